@@ -107,8 +107,8 @@ class CMAgent:
     others in turn, and each source in the order in which it asked: a REQ must not come after what its sender
     did when it had no answer.  Sources that have shown themselves by a connection which came up, and
     strangers, are sure of half the answers and half the places each, and have all that the others leave; the
-    former lose what they ask last, strangers what they asked first.  One that is repeated while it waits has its
-    place.
+    former lose what they ask last, strangers what they asked first.  A request that is repeated while it
+    waits has its place.
     """
 
     def __init__(self, device: IManagedDevice) -> None:
