@@ -31,12 +31,13 @@ from tests.support.waiting import HANG_SECONDS, becomes, runToEnd
 from tests.switch.case import SwitchTestsBuilder
 from twisted_ib import socket as offloading
 from twisted_ib.blocking import loop, tls
+from twisted_ib.blocking.connecting import BlockingClient
 from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.blocking.socket import MovedSocket
 from twisted_ib.hca.host.fdpassing import LINGER_RESET
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.switch.reason import MOVED
-from twisted_ib.switch.serverclient import Carrier, MovedServer, RedirectedClient, RedirectedServer
+from twisted_ib.switch.serverclient import Carrier, MovedServer, RedirectedServer
 from twisted_ib.switch.switch import explain
 
 #: A client that moves, and waits.
@@ -322,9 +323,9 @@ class MovingTests(SwitchTestsBuilder):
         until whose end that is so.
         """
         skt, talk = await self.pair(talk)
-        isQuiet = RedirectedClient.isQuiet
+        isQuiet = BlockingClient.isQuiet
         patched = self.patch(
-            RedirectedClient, "isQuiet", lambda stream: stream.protocol.move is None and isQuiet(stream)
+            BlockingClient, "isQuiet", lambda stream: stream.protocol.move is None and isQuiet(stream)
         )
         await self.ask(moves, skt)
         await self.until(lambda: isinstance(talk.transport, MovedServer))
