@@ -518,6 +518,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "True",
         "False",
         "what fits is looked at once more",
+        times=2,
     ),
     Equivalent(
         "twisted_ib/verbs/c/building/sharedobject.py",
