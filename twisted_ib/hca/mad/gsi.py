@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from twisted_ib.hca.mad.requests import ReceivedMAD
 from twisted_ib.hca.wire.cm.messages import REJ, REQ, SIDR_REQ
@@ -50,7 +50,7 @@ class _Requests:
 
     def __init__(self) -> None:
         self.count = 0
-        self.queues: OrderedDict[Any, dict[tuple[int, bytes], ReceivedMAD]] = OrderedDict()
+        self.queues: OrderedDict[DatagramPath, dict[tuple[int, bytes], ReceivedMAD]] = OrderedDict()
 
     def has(self, mad: ReceivedMAD) -> bool:
         """
@@ -86,7 +86,7 @@ class _Requests:
             del self.queues[path]
         return mad
 
-    def most(self, sender: DatagramPath) -> Any:
+    def most(self, sender: DatagramPath) -> DatagramPath:
         """
         @return: the path with most, of the sender and of those that have been silent for longest: their
             requests are by now given up or about to be repeated.
