@@ -97,6 +97,8 @@ class FenceTests(HCATestCase):
         settle(a, b)
         fabric = a.fabric
         acquire, lock = fabric._acquire, fabric._acquire.__self__
+        # It is the whole process's.
+        self.addCleanup(lambda: lock.locked() and lock.release())
 
         def interrupted(isWaiting: bool) -> None:
             fabric._acquire = acquire
