@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import errno
 
-from attrs import evolve
-
+from tests.support.calls import requireReplaceable
 from tests.support.ownaddress import ownAddress
 from tests.support.waiting import HANG_SECONDS
 from tests.verbs.pyverbs.cm.case import UDP, CMTestCase, Kind, attributes
 from twisted_ib.hca.device.device import addDevice, removeDevice
 from twisted_ib.hca.fabric.iwarp import mpaservice
+from twisted_ib.hca.fabric.iwarp.protocol.sending import RDMAPSender
 from twisted_ib.verbs.pyverbs import (
     CQ,
     MR,
@@ -72,11 +72,12 @@ class UnsupportedTests(CMTestCase):
 
     def test_closedUnspoken(self) -> None:
         """
-        An initiator that sends no RTR, as Linux's siw, and closes before its first message was connected.
+        An initiator that does not say that it is ready, as Linux's siw, and closes before its first message
+        was connected.
         """
+        requireReplaceable(RDMAPSender, "readyToReceive")
+        self.patch(RDMAPSender, "readyToReceive", lambda *arguments: None)
         self.patch(mpaservice, "HOLD_SECONDS", 2 * HANG_SECONDS)
-        service = self.context._device.fabric.service
-        service.options = evolve(service.options, isPeerToPeer=False)
         listener = self.listening()
         active = self.calling(listener)
         self.called(listener).accept()
