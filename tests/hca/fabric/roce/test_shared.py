@@ -4,6 +4,7 @@ Several processes on one address: each has what is its own.
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import select
@@ -288,7 +289,7 @@ class GroupTests(SynchronousTestCase):
         if os.geteuid():
             raise SkipTest("needs root")
         # Its codec is loaded: somebody else may not read it.
-        "".encode("ascii")
+        codecs.lookup("ascii")
         os.mkdir(self.directory)
         for path, mode in (os.path.dirname(self.directory), 0o711), (self.directory, 0o1777):
             os.chmod(path, mode)
