@@ -47,6 +47,7 @@ from twisted_ib.hca.wire.packet import DEFAULT_PARTITION
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces.roles import BoundQueuePair, Buffer, Segment
     from twisted_ib.hca.fabric.base.path import RecordPath as _Path
+    from twisted_ib.hca.memory.regions import MemoryRegion
 else:
     _Path = object
 
@@ -423,6 +424,16 @@ class _TracedPath(_Path):
     def unbind(self, queuePair: BoundQueuePair) -> None:
         super().unbind(queuePair)
         self.shown.unbound(queuePair)
+
+    # Records alone are shown: a WRITE comes as one, also from a peer that shows none.
+
+    def writeDirectly(
+        self, number: int, key: int, address: int, source: Any, offset: int, length: int
+    ) -> bool:
+        return False
+
+    def grantWrites(self, queuePair: BoundQueuePair, region: MemoryRegion) -> bool:
+        return False
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
         if not super().post(word, header, payload, length):

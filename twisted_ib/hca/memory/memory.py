@@ -214,6 +214,8 @@ class Memory:
         address = self._address(address, len(view), access)
         if segment is ...:
             segment = region.segment if buffer is None else None
+        region.revoke()
+        region.place = 0
         region.view, region.length, region.address = view, len(view), address
         region.access, region.segment = access, segment
         if buffer is not None:
@@ -239,6 +241,7 @@ class Memory:
         self._checkRegistered(region)
         # Linux rxe_mr.c rxe_dereg_mr() refuses, too, while windows are bound.
         region.checkFree()
+        region.revoke()
         self._forgetKey(region)
         region.pd.release("memory regions")
         # So that the program's buffer is released although the program may keep the region object.

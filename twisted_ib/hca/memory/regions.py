@@ -5,13 +5,24 @@ Protection domains and memory regions, created by L{Memory<twisted_ib.hca.memory
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from twisted_ib.hca.base.refcount import RefCounted
 from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE, REMOTE_ATOMIC, REMOTE_WRITE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.memory.memory import Memory
+
+
+class Revocable(Protocol):
+    """
+    A peer's permission to reach a region by itself.
+    """
+
+    def revoke(self) -> None:
+        """
+        Take it back: afterwards the peer does not reach the region any more.
+        """
 
 
 class ProtectionDomain(RefCounted):
@@ -47,9 +58,26 @@ class MemoryRegion(RefCounted):
     @ivar present: tells whether so many bytes from an offset on are there, writable if that is asked, for
         memory that is not kept by L{view} and may go while it is registered; L{None} for all other.
     @ivar sure: the offset before which all bytes are there for certain: L{length}, or none.
+    @ivar grants: the peers' permissions to reach it without L{Memory.check
+        <twisted_ib.hca.memory.memory.Memory.check>}.
+    @ivar place: where the bytes are in this process, once somebody has asked; else 0.
     """
 
-    __slots__ = ("access", "address", "key", "length", "pd", "present", "segment", "sure", "view")
+    __slots__ = (
+        "access",
+        "address",
+        "grants",
+        "key",
+        "length",
+        "pd",
+        "place",
+        "present",
+        "segment",
+        "sure",
+        "view",
+    )
+
+    grants: tuple[Revocable, ...]
 
     kind = "memory region"
 
@@ -70,7 +98,8 @@ class MemoryRegion(RefCounted):
         self.pd = pd
         self.segment = segment
         self.setPresent(present)
-        self.key = 0
+        self.key = self.place = 0
+        self.grants = ()
 
     def setPresent(self, present: Callable[[int, int, bool], bool] | None) -> None:
         """
@@ -78,6 +107,13 @@ class MemoryRegion(RefCounted):
         """
         self.present = present
         self.sure = self.length if present is None else -1
+
+    def revoke(self) -> None:
+        """
+        Take back what peers may do without being asked; before something of it changes.
+        """
+        for each in self.grants:
+            each.revoke()
 
     def isWithin(self, offset: int, length: int, access: int) -> bool:
         """

@@ -68,6 +68,8 @@ _SIGNALED = int(SendFlags.SIGNALED)
 _FENCE = int(SendFlags.FENCE)
 _SUCCESS = WCStatus.SUCCESS
 _RTS = QPState.RTS
+#: Of a WRITE: whether it is done without a record, or waits to be.
+_BY_RECORD, _DONE, _LATER = range(3)
 
 
 class Requester(SendQueue):
@@ -165,7 +167,18 @@ class Requester(SendQueue):
                     isPlain = not operation.isLast and onTheWay[-1].status is _SUCCESS
                 if not isPlain and not self._mayGo(operation, work):
                     break
-                if not operation.carriesData and isinstance(operation, LocalOperation):
+                placed = _BY_RECORD
+                if (
+                    operation.isWrite
+                    and work.queuePair.path is not None
+                    and work.queuePair.path.peerGrants[0]
+                ):
+                    placed = self._place(operation, work)
+                if placed == _DONE:
+                    pass
+                elif placed == _LATER:
+                    break
+                elif not operation.carriesData and isinstance(operation, LocalOperation):
                     operation.execute(work)
                     anyDone = True
                 elif not self._publish(operation, work):
@@ -173,7 +186,7 @@ class Requester(SendQueue):
                 del unsent[0]
                 onTheWay.append(operation)
                 # Nothing is sent behind a request that failed here; those before it still complete.
-                if operation.status is not _SUCCESS:
+                if placed == _DONE or operation.status is not _SUCCESS:
                     anyDone = True
                     break
                 if asks and isinstance(operation, RespondedOperation):
@@ -187,10 +200,31 @@ class Requester(SendQueue):
                 return
             # A request may have waited for others, which are done now.
 
+    def _place(self, operation: Operation, work: WorkQueues) -> int:
+        # Does a WRITE without a record, if the peer has granted it, and has nothing of before: what it
+        # executes later would come too late.  If that is WRITEs only, this one waits, and all that follow.
+        path, onTheWay = work.queuePair.path, self.onTheWay
+        if path is None or self._resuming or self.transport or operation.length > limits.PULL_MOST:
+            return _BY_RECORD
+        if onTheWay and not (onTheWay[0].isWrite and onTheWay[-1].isWrite):
+            return _BY_RECORD
+        try:
+            if not operation.place(path, work.queuePair.remote, work.pd, not onTheWay):
+                return _BY_RECORD
+        # As _publish() finds, too.
+        except MemoryAccessError:
+            return _BY_RECORD
+        if onTheWay:
+            return _LATER
+        operation.begun = True
+        return _DONE
+
     def _publishSend(self, operation: PostedSend | PostedWrite, work: WorkQueues) -> None:
         # Publishes the only request, as _publish() and pump() have it, where there is nothing else to do: a
         # path that expects this queue pair knows its peer's.
         path: Any = work.queuePair.path
+        if operation.isWrite and path.peerGrants[0]:
+            return  # For pump().
         try:
             if not operation.publish(path, self.transport << 24 | work.queuePair.remote, work.pd):
                 self._wait(path)

@@ -281,6 +281,7 @@ class Responder:
 
     __slots__ = (
         "_answers",
+        "_granting",
         "_message",
         "_receives",
         "isFresh",
@@ -293,6 +294,8 @@ class Responder:
         self._answers = _NONE_OWED
         self.isFresh = True
         self._message: IncomingMessage | None = None
+        # The path by which the peer may write without being asked.
+        self._granting: IPath | None = None
 
     # -- posting
 
@@ -459,6 +462,21 @@ class Responder:
             work.messagesReceived += 1
             if extra or not kind.isWrite:
                 message.finish(work, self._receives, extra, value, bool(opcode & SOLICITED))
+            elif message.done and isinstance(message, IncomingWrite):
+                self._grant(work, message)
+
+    def _grant(self, work: WorkQueues, message: IncomingWrite) -> None:
+        region, path = work.pd.memory.regions.get(message.key), work.queuePair.path
+        if region is not None and path is not None and path.grantWrites(work.queuePair, region):
+            self._granting = path
+
+    def revoke(self) -> None:
+        """
+        Take back what the peer may do without being asked; before the rights of the queue pair end.
+        """
+        path, self._granting = self._granting, None
+        if path is not None and self.work is not None:
+            path.revokeWrites(self.work.queuePair)
 
     def written(self, length: int, immediate: int) -> int:
         """
@@ -556,6 +574,7 @@ class Responder:
         """
         Complete all receives in order with WR_FLUSH_ERR.
         """
+        self.revoke()
         self._answers.close()
         receive = self._dropMessage()
         if receive is not None:
@@ -566,6 +585,7 @@ class Responder:
         """
         Forget everything; notifications that the medium still has for this queue do nothing.
         """
+        self.revoke()
         if self._message is not None and (receive := self._dropMessage()) is not None:
             # A shared queue keeps it for the other queue pairs.
             self._receives.putBack(receive)

@@ -386,7 +386,9 @@ class WorkQueues:
         """
         The queue pair has a new state (C{queuePair.state}) or new attributes.
         """
-        self.attributes = changedBy(attributes, self.attributes)
+        before, self.attributes = self.attributes, changedBy(attributes, self.attributes)
+        if self.attributes.access != before.access:
+            self.responder.revoke()
         state = self.queuePair.state
         if state == QPState.RESET:
             self._reset()

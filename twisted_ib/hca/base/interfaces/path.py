@@ -13,6 +13,7 @@ from twisted_ib.hca.base.interfaces.roles import BoundQueuePair, Waiter
 
 if TYPE_CHECKING:
     from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest
+    from twisted_ib.hca.memory.regions import MemoryRegion
 
 
 class IPeerPath(Interface):
@@ -144,11 +145,38 @@ class IPath(IPeerPath):
     )
     retransmits: int = Attribute("Packets sent again; 0 where nothing is lost.")
     peerSleep: Sequence[int] = Attribute("One number, which is odd if the peer is known to sleep.")
+    peerGrants: Sequence[int] = Attribute("One number, which is 0 as long as C{writeDirectly} is in vain.")
 
     def alert() -> None:
         """
         Wake the peer, which sleeps: a record comes soon. The end of the batch wakes it all the same if it
         sleeps again.
+        """
+
+    def writeDirectly(number: int, key: int, address: int, source: Any, offset: int, length: int) -> bool:
+        """
+        Write into the peer's memory without a record, as the peer grants after the first WRITE of a
+        queue pair to that memory.
+
+        @param number: the peer's queue pair.
+        @param key: the remote key.
+        @param address: of the first byte there.
+        @param source: a L{MemoryRegion<twisted_ib.hca.memory.regions.MemoryRegion>}, from C{offset} on;
+            bytes, from their beginning; or L{None}, only to ask.
+        @param length: bytes, at least one.
+        @return: whether they are there; if not, some may be.
+        """
+
+    def grantWrites(queuePair: BoundQueuePair, region: MemoryRegion) -> bool:
+        """
+        The peer's WRITE to a region was done: later ones of the same queue pair may come without a record.
+
+        @return: whether L{revokeWrites} is to be called before the queue pair's rights end.
+        """
+
+    def revokeWrites(queuePair: BoundQueuePair) -> None:
+        """
+        Take back what was granted to a queue pair's peer: afterwards it writes nothing more.
         """
 
     def modified(queuePair: BoundQueuePair) -> None:

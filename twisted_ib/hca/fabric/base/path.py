@@ -41,6 +41,7 @@ from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, SEND_ONLY, UNRELIABLE
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Acknowledged, BoundQueuePair, Buffer, Waiter
     from twisted_ib.hca.base.interfaces.roles import Segment
+    from twisted_ib.hca.memory.regions import MemoryRegion
 
 #: Queue pair numbers, unknown here or not any more, that a path remembers.
 ABSENT_NUMBERS = 1024
@@ -103,15 +104,28 @@ class Waiters:
 
     @ivar waiting: They, in order, connection management first; each has C{resume()}.
     @ivar peerSleep: Not known.
+    @ivar peerGrants: None.
     """
 
     __slots__ = ("waiting",)
 
     waiting: OrderedDict[Waiter, None]
     peerSleep: Sequence[int] = AWAKE
+    peerGrants: Sequence[int] = AWAKE
 
     def alert(self) -> None:
         pass  # Whether the peer sleeps is not known.
+
+    def writeDirectly(
+        self, number: int, key: int, address: int, source: Any, offset: int, length: int
+    ) -> bool:
+        return False  # Its medium is records.
+
+    def grantWrites(self, queuePair: BoundQueuePair, region: MemoryRegion) -> bool:
+        return False
+
+    def revokeWrites(self, queuePair: BoundQueuePair) -> None:
+        pass
 
     def wantSpace(self, waiter: Waiter) -> None:
         self.waiting[waiter] = None

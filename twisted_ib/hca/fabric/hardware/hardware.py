@@ -30,7 +30,6 @@ from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.base.traits import ADAPTER, Traits, TransportType
 from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch
-from twisted_ib.hca.fabric.base.pointers import addressOf
 from twisted_ib.hca.fabric.base.streams import ConnectedFabric, IAdapterFabric, PeerPath
 from twisted_ib.hca.fabric.hardware.adapterpath import PIECES, SENDS, SLOTS, AdapterPath
 from twisted_ib.hca.fabric.hardware.adapters import indexOfGID, isRNIC
@@ -49,6 +48,7 @@ from twisted_ib.hca.fabric.hardware.provider import (
 from twisted_ib.hca.fabric.hardware.rdmacm import RDMACM
 from twisted_ib.hca.fabric.hardware.registered import Registered
 from twisted_ib.hca.host.addresses import isFreeOfTCP
+from twisted_ib.hca.host.libc import addressOf
 from twisted_ib.hca.memory.access import REMOTE
 
 _PORT = 0xFFFF

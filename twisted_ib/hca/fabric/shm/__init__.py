@@ -8,6 +8,7 @@ the records travel over that socket (C{socketpath}).
 
 Besides:
 
+  - C{directwrites}: RDMA WRITEs that the kernel copies into the peer's process
   - C{hotpaths}: the progress of paths between processes
   - C{listeners}: listening sockets and admission limits
   - C{redials}: dials that are tried again

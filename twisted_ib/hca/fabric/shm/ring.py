@@ -12,6 +12,8 @@ page of cells, 64 bytes apart, then the ring::
     RUNG   the peer's SLEEP for which it rang last: it rings once for each
     BEGUN  while it delivers: up to where
     TAKES  1: it knows what to do with a connection that is handed over
+    ASKS   1: it would write to the peer's memory itself; and GRANTS, WRITES:
+           L{twisted_ib.hca.fabric.shm.directwrites}
     WORDS  from here on what it leaves when it dies: L{twisted_ib.hca.fabric.base.lastwords}
 
 Counters run freely (64 bits never wrap); ring positions are counters modulo the ring's size.  A record
@@ -49,6 +51,7 @@ from twisted_ib.errors import PathLostError, PeerEndedError, RingError
 from twisted_ib.hca.base.operation import REFERENCE
 from twisted_ib.hca.fabric.base.lastwords import Cells, LastWords, lastWords
 from twisted_ib.hca.fabric.base.path import AWAKE, RecordPath
+from twisted_ib.hca.fabric.shm.directwrites import DirectWrites
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell, SocketDoorbell
 from twisted_ib.hca.fabric.shm.hotpaths import HostPath
 from twisted_ib.hca.fabric.shm.sharedregions import SharedRegions
@@ -58,7 +61,8 @@ from twisted_ib.hca.wire.headers import QPN_MASK
 if TYPE_CHECKING:
     from mmap import mmap
 
-    from twisted_ib.hca.base.interfaces.roles import Segment, Waiter
+    from twisted_ib.hca.base.interfaces.roles import BoundQueuePair, Segment, Waiter
+    from twisted_ib.hca.memory.regions import MemoryRegion
 
 _Found = TypeVar("_Found")
 
@@ -71,6 +75,9 @@ SLEEP: Final = 24
 RUNG: Final = 32
 BEGUN: Final = 40
 TAKES: Final = 48
+ASKS: Final = 49
+GRANTS: Final = 50
+WRITES: Final = 56
 WORDS: Final = 64
 #: Where a record starts in its slot: the payload of a stream, 8 bytes of ring header and 16 of BSDH (IBTA
 #: vol. 1 annex A4) later, then starts half a page into the page.
@@ -132,6 +139,7 @@ class RingPath(HostPath):
         "_broken",
         "_bulkWaits",
         "_cells",
+        "_direct",
         "_head",
         "_lap",
         "_low",
@@ -152,6 +160,7 @@ class RingPath(HostPath):
         "doorbell",
         "lastWords",
         "mine",
+        "peerGrants",
         "peerSleep",
         "theirs",
     )
@@ -171,6 +180,7 @@ class RingPath(HostPath):
         self._peerMap: Any = theirs.map
         self._peerCells: Cells = theirs.cells
         self.peerSleep = theirs.cells[SLEEP : SLEEP + 1]
+        self.peerGrants = theirs.cells[GRANTS : GRANTS + 1]
         self._size, self._mask = ring, ring - 1
         self._room = ring - limits.RING_RESERVE
         self._low = _BULK_ROOM // 2
@@ -187,6 +197,7 @@ class RingPath(HostPath):
         self._rung = self._owedEnd = 0
         self._acknowledgedHead = self._acknowledgedTail = 0
         self._offers: SharedRegions | None = None
+        self._direct: DirectWrites | None = None
         self.lastWords = LastWords(mine.cells, WORDS)
         mine.cells[TAKES] = 1
 
@@ -300,10 +311,7 @@ class RingPath(HostPath):
         head = self._peerCells[HEAD]
         tail = self._tail
         if not self._peerHead <= head <= tail:
-            # Kept for ring() to raise: the caller of post() may be delivering another path's record, or be an
-            # application, and must not see this peer's error.
-            self._broken = RingError(f"the peer claims to have read up to {head} of {tail}")
-            self.fabric.ringLater(self)
+            self.breaks(RingError(f"the peer claims to have read up to {head} of {tail}"))
             return False
         self._peerHead = head
         if end - head <= room:
@@ -321,6 +329,44 @@ class RingPath(HostPath):
 
     def position(self) -> int:
         return self._tail
+
+    def breaks(self, error: RingError) -> None:
+        """
+        The peer has broken the layout, as is found amid something else: the path ends soon.
+        """
+        # Kept for ring() to raise: the caller may be delivering another path's record, or be an application,
+        # and must not see this peer's error.
+        self._broken = error
+        self.fabric.ringLater(self)
+
+    # -- without records
+
+    def _directWrites(self) -> DirectWrites:
+        # Made late: most paths carry streams only.
+        direct = self._direct
+        if direct is None:
+            direct = DirectWrites(self, self._cells, self._peerCells, (ASKS, GRANTS, WRITES))
+            self._direct = direct
+        return direct
+
+    def writeDirectly(
+        self, number: int, key: int, address: int, source: Any, offset: int, length: int
+    ) -> bool:
+        return self._directWrites().write(number, key, address, source, offset, length)
+
+    def expect(self, requester: Any) -> None:
+        RecordPath.expect(self, requester)
+        self._directWrites().ask()
+
+    def grantWrites(self, queuePair: BoundQueuePair, region: MemoryRegion) -> bool:
+        if not self._peerCells[ASKS]:
+            return False
+        self._directWrites().grant(queuePair.number, region)
+        return True
+
+    def revokeWrites(self, queuePair: BoundQueuePair) -> None:
+        if self._direct is not None:
+            self._direct.revokeAll(queuePair.number)
 
     # -- up
 
@@ -635,6 +681,8 @@ class RingPath(HostPath):
 
     def lost(self, reason: PathLostError) -> None:
         if isinstance(reason, PeerEndedError):
+            if self._direct is not None:
+                self._direct.peerEnded()
             reason.needed = lastWords(self._peerCells, WORDS)
             unread = self._unread()
             for queuePair in self.queuePairs():
@@ -665,9 +713,11 @@ class RingPath(HostPath):
         """
         In a forked child the mappings are gone (madvise(2), MADV_DONTFORK): make every use an error.
         """
+        if self._direct is not None:
+            self._direct.forked()
         gone: Any = Forked()
         self._map = self._cells = self._peerMap = self._peerCells = gone
-        self.peerSleep = AWAKE
+        self.peerSleep = self.peerGrants = AWAKE
         self.lastWords.silence()
         # Otherwise a post that fits the last known HEAD would get as far as packing into the map.
         self._room = -1
@@ -675,9 +725,11 @@ class RingPath(HostPath):
     def close(self) -> None:
         self.alive = False
         self.lastWords.silence()
+        if self._direct is not None:
+            self._direct.close()
         gone: Any = None
         self._map = self._cells = self._peerMap = self._peerCells = gone
-        self.peerSleep = AWAKE
+        self.peerSleep = self.peerGrants = AWAKE
         if self._offers is not None:
             self._offers.close()
         self.mine.close()

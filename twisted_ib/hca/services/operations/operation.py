@@ -81,6 +81,7 @@ class Operation:
     @cvar carriesData: whether its payload goes to the peer, and may be inline.
     @cvar asks: whether it completes only when its response has come (READ, atomic).
     @cvar isLast: whether it starts only when everything before it is done.
+    @cvar isWrite: whether it is a WRITE that nobody is told of at the other end.
     @ivar id: the program's wr_id; L{None} if it has no completion, however it ends.
     @ivar flags: L{SendFlags} as a plain integer: operations on an IntFlag cost ten times as much.
     @ivar length: payload bytes.
@@ -111,7 +112,7 @@ class Operation:
     services = CONNECTED
     capability = result = 0
     demands = True
-    carriesData = asks = isLast = False
+    carriesData = asks = isLast = isWrite = False
 
     def __init__(self, id: int | None, flags: int, length: int) -> None:
         self.id = id
@@ -172,6 +173,16 @@ class Operation:
         @raise MemoryAccessError: a right on local memory is missing.
         """
         raise NotImplementedError
+
+    def place(self, path: IPath, remote: int, pd: ProtectionDomain, now: bool) -> bool:
+        """
+        Do a WRITE without a record, if the path can.  Nothing before it may be on the way.
+
+        @param now: whether to do it; else only to ask.
+        @return: whether it is done, or likely to be.
+        @raise MemoryAccessError: a right on local memory is missing.
+        """
+        return False
 
 
 class Response:

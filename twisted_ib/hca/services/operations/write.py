@@ -12,7 +12,7 @@ from twisted_ib.hca.memory.access import LOCAL_READ, REMOTE_WRITE
 from twisted_ib.hca.memory.regions import ProtectionDomain
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.receives import Receives
-from twisted_ib.hca.queues.requests import SendOpcode
+from twisted_ib.hca.queues.requests import SGE, SendOpcode
 from twisted_ib.hca.queues.scatter import AT_ONCE, store
 from twisted_ib.hca.services.operations.message import IncomingMessage, MessageOperation
 from twisted_ib.hca.services.operations.operation import Refused, WorkContext, checkRemote
@@ -136,6 +136,26 @@ class Write(MessageOperation):
     completionOpcode = WCOpcode.RDMA_WRITE
     only = WRITE_ONLY
     incoming = IncomingWrite
+    isWrite = True
+
+    def place(self, path: IPath, remote: int, pd: ProtectionDomain, now: bool) -> bool:
+        request = self.request
+        pieces = request.pieces
+        if self.inline is not None or len(pieces) != 1:
+            return False
+        [piece] = pieces
+        return _placed(path, remote, pd, piece, request.remoteAddress, request.remoteKey, now)
+
+
+def _placed(
+    path: IPath, remote: int, pd: ProtectionDomain, piece: SGE, address: int, key: int, now: bool
+) -> bool:
+    memory, length = pd.memory, piece.length
+    if not length:
+        return False
+    _, offset = memory.check(piece.key, piece.address, length, LOCAL_READ, pd)
+    source = memory.regions[piece.key] if now else None
+    return path.writeDirectly(remote, key, address, source, offset, length)
 
 
 class PostedWrite(Write):
@@ -173,6 +193,12 @@ class PostedWrite(Write):
         self.rnrRefusals = self.absences = self.records = self.position = self.sent = 0
         self.begun = self.answered = False
 
+    def place(self, path: IPath, remote: int, pd: ProtectionDomain, now: bool) -> bool:
+        address, key, payload, length = self.remoteAddress, self.remoteKey, self.inline, self.length
+        if payload is None:
+            return _placed(path, remote, pd, SGE(self.address, length, self.key), address, key, now)
+        return length > 0 and path.writeDirectly(remote, key, address, payload if now else None, 0, length)
+
     def publish(self, path: IPath, remote: int, pd: ProtectionDomain) -> bool:
         length, payload = self.length, self.inline
         if payload is None:
@@ -198,6 +224,7 @@ class WriteImmediate(Write):
     __slots__ = ()
 
     opcode = SendOpcode.RDMA_WRITE_WITH_IMM
+    isWrite = False
     only, ending, ended = WRITE_ONLY_IMMEDIATE, IMMEDIATE, "immediate"
 
 
@@ -209,6 +236,8 @@ class PostedWriteImmediate(PostedWrite):
     """
 
     __slots__ = ("immediate",)
+
+    isWrite = False
 
     def __init__(self, id: int, immediate: int, payload: Any, length: int, address: int, key: int) -> None:
         """

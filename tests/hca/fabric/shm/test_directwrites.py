@@ -1,0 +1,411 @@
+"""
+Tests for L{twisted_ib.hca.fabric.shm.directwrites}: WRITEs that the peer's process does not execute.
+
+Both devices are of this process: each takes the other for another process, whose memory the kernel lets it
+write to all the same.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable
+from typing import Any
+from unittest import skipIf
+
+from tests.hca.hcas import HCATestCase, settle
+from tests.hca.queues.keyed_pair import DeviceSide, piece
+from twisted_ib import limits
+from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.fabric.shm import directwrites
+from twisted_ib.hca.fabric.shm.ring import ASKS, GRANTS, WRITES
+from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
+from twisted_ib.hca.host import libc
+from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE_READ
+from twisted_ib.hca.memory.windows import WindowType
+from twisted_ib.hca.queues.completion import WCStatus
+from twisted_ib.hca.queues.requests import SendFlags, SendOpcode
+
+MISSING = libc.available()
+SIZE = 4096
+WRITE, SEND = SendOpcode.RDMA_WRITE, SendOpcode.SEND
+OK, DENIED, FLUSHED = WCStatus.SUCCESS, WCStatus.REM_ACCESS_ERR, WCStatus.WR_FLUSH_ERR
+
+
+class DirectTestCase(HCATestCase):
+    """
+    Two connected queue pairs: C{one} writes, C{two} does nothing unless C{settle} is called.
+    """
+
+    fabric = SharedMemoryFabric
+
+    def setUp(self) -> None:
+        """
+        The first WRITE is a record, which is executed.
+        """
+        super().setUp()
+        own = os.getpid()
+        self.patch(os, "getpid", lambda: own + 1)
+        self.one, self.two = DeviceSide(self.a, self.path), DeviceSide(self.b, self.other)
+        self.one.to(QPState.RTS, self.two.qp.number)
+        self.two.to(QPState.RTS, self.one.qp.number)
+        self.source, self.target = self.one.register(bytes(range(256)) * 16), self.two.register(SIZE)
+        self.before = [0, 0]
+        self.write(1)
+        self.assertEqual(self.one.statuses(), [])
+        self.settled()
+        self.assertEqual(self.one.statuses(), [(1, OK)])
+        self.target.view[:] = bytes(SIZE)
+
+    def settled(self) -> None:
+        """
+        Let both devices do what there is to do.
+        """
+        settle(self.a, self.b)
+
+    def write(self, id: int, offset: int = 0, length: int = 100, **fields: Any) -> None:
+        """
+        Post one, from and to the same offset.
+        """
+        remote = {"remoteAddress": self.target.address + offset, "remoteKey": self.target.remoteKey}
+        self.one.send(id, WRITE, piece(self.source, offset, length), **{**remote, **fields})
+
+    def assertRefused(self) -> None:
+        """
+        What is written now is a record, and refused; nothing comes to the memory.
+        """
+        view, before = self.target.view, bytes(self.target.view)
+        self.write(9)
+        self.assertEqual((self.one.statuses(), bytes(view)), ([], before))
+        self.settled()
+        self.assertNotEqual([status for _, status in self.one.statuses()], [OK])
+        self.assertEqual(bytes(view), before)
+
+
+@skipIf(bool(MISSING), f"missing: {MISSING}")
+class WriteTests(DirectTestCase):
+    """
+    What is written.
+    """
+
+    def test_written(self) -> None:
+        """
+        All of it is there when the post returns, and it is done, whatever its length and place.
+        """
+        for offset, length in (0, 1), (1, 7), (8, 8), (3, 9), (100, 64), (5, 65), (0, SIZE), (SIZE - 1, 1):
+            self.target.view[:] = bytes(SIZE)
+            self.write(2, offset, length)
+            self.assertEqual(self.one.statuses(), [(2, OK)])
+            end = offset + length
+            self.assertEqual(bytes(self.target.view[offset:end]), bytes(self.source.view[offset:end]))
+            self.assertEqual(sum(self.target.view), sum(self.source.view[offset:end]))
+
+    def test_inline(self) -> None:
+        """
+        So with bytes that the request carries, and without a completion.
+        """
+        remote = {"remoteAddress": self.target.address + 5, "remoteKey": self.target.remoteKey}
+        flags = int(SendFlags.INLINE)
+        self.one.send(2, WRITE, piece(self.source, 1, 3), flags=flags, **remote)
+        self.settled()
+        self.assertEqual((bytes(self.target.view[4:9]), self.one.statuses()), (b"\0\1\2\3\0", []))
+
+    def test_order(self) -> None:
+        """
+        Behind a SEND that the peer has not taken it waits as a record; behind WRITEs until these are done.
+        """
+        self.two.receive(7, piece(self.two.register(SIZE)))
+        self.one.send(2, SEND, piece(self.source, 0, 10))
+        self.write(3)
+        self.assertEqual((self.one.statuses(), sum(self.target.view)), ([], 0))
+        posted = self.path.position()
+        self.write(4, 200)
+        self.assertEqual((self.one.statuses(), self.path.position()), ([], posted + 128))
+        self.settled()
+        self.assertEqual(self.one.statuses(), [(2, OK), (3, OK), (4, OK)])
+        self.one.send(5, WRITE, piece(self.source, 0, 1), remoteAddress=self.target.address, remoteKey=0)
+        self.write(6)
+        self.settled()
+        self.assertEqual(self.one.statuses()[0][1], DENIED)
+
+    def test_waits(self) -> None:
+        """
+        WRITEs that are on the way as records have the next one wait for them, and not become one.
+        """
+        region = self.two.register(SIZE)
+        remote = {"remoteAddress": region.address, "remoteKey": region.remoteKey}
+        self.one.send(2, WRITE, piece(self.source, 0, 10), **remote)
+        posted = self.path.position()
+        self.write(3)
+        self.assertEqual((self.path.position(), self.one.statuses()), (posted, []))
+        self.settled()
+        self.assertEqual((self.path.position(), self.one.statuses()), (posted, [(2, OK), (3, OK)]))
+
+    def test_long(self) -> None:
+        """
+        One that is longer than a turn may copy is records.
+        """
+        self.patch(limits, "PULL_MOST", 99)
+        self.write(2, 0, 100)
+        self.assertEqual(self.one.statuses(), [])
+        self.settled()
+        self.assertEqual(self.one.statuses(), [(2, OK)])
+
+    def test_hole(self) -> None:
+        """
+        Memory that the peer has unmapped: the peer decides.
+        """
+        memory = mmap.mmap(-1, 2 * SIZE)
+        region = self.memory(memory, lambda offset, length, writes: False)
+        remote = {"remoteAddress": region.address, "remoteKey": region.remoteKey}
+        region.present, region.sure = None, region.length
+        self.one.send(2, WRITE, piece(self.source, 0, 10), **remote)
+        self.settled()
+        self.one.send(3, WRITE, piece(self.source, 0, 10), **remote)
+        self.assertEqual(self.one.statuses(), [(2, OK), (3, OK)])
+        self.patch(libc.OtherProcess, "write", lambda self, address, source, length: 4)
+        self.one.send(4, WRITE, piece(self.source, 0, 10), **remote)
+        self.assertEqual(self.one.statuses(), [])
+
+    def memory(self, buffer: Any, present: Callable[[int, int, bool], bool]) -> Any:
+        return self.two.memory.register(buffer, 0xF, self.two.pd, present=present)
+
+
+@skipIf(bool(MISSING), f"missing: {MISSING}")
+class RevokeTests(DirectTestCase):
+    """
+    Rights that end.
+    """
+
+    def test_bounds(self) -> None:
+        """
+        Not a byte before or behind the region.
+        """
+        for offset in -1, SIZE - 99:
+            remote = self.target.address + offset
+            self.one.send(
+                2, WRITE, piece(self.source, 0, 100), remoteAddress=remote, remoteKey=self.target.key
+            )
+            self.assertEqual((self.one.statuses(), sum(self.target.view)), ([], 0))
+            self.one.to(QPState.RESET, 0) if False else None
+        self.settled()
+        self.assertEqual(self.one.statuses(), [(2, DENIED), (2, FLUSHED)])
+
+    def test_deregister(self) -> None:
+        """
+        The region.
+        """
+        view = self.target.view
+        key, address = self.target.key, self.target.address
+        self.two.memory.deregister(self.target)
+        self.one.send(2, WRITE, piece(self.source, 0, 9), remoteAddress=address, remoteKey=key)
+        self.assertEqual((self.one.statuses(), sum(view)), ([], 0))
+        self.settled()
+        self.assertEqual((self.one.statuses(), sum(view)), ([(2, DENIED)], 0))
+
+    def test_reregister(self) -> None:
+        """
+        What the region grants, its memory, its domain.
+        """
+        self.two.memory.reregister(self.target, access=LOCAL_WRITE | REMOTE_READ, keepKey=True)
+        self.assertRefused()
+
+    def test_newMemory(self) -> None:
+        """
+        Other memory under the same key is written where that is.
+        """
+        old, new = self.target.view, bytearray(SIZE)
+        key, address = self.target.key, self.target.address
+        self.two.memory.reregister(self.target, new, address=address)
+        self.one.send(2, WRITE, piece(self.source, 0, 9), remoteAddress=address, remoteKey=key)
+        self.settled()
+        self.assertEqual((sum(old), sum(new), self.one.statuses()), (0, 0, [(2, DENIED)]))
+
+    def test_states(self) -> None:
+        """
+        The queue pair's state: it fails, is reset, or is destroyed.
+        """
+        for end in (
+            lambda: self.two.qp.modify(QPState.ERR),
+            lambda: self.two.qp.modify(QPState.RESET),
+            lambda: self.two.qp.close(),
+        ):
+            end()
+            self.assertRefused()
+            self.tearDown()
+            self.setUp()
+
+    def test_access(self) -> None:
+        """
+        The queue pair's rights.
+        """
+        self.two.qp.modify(QPState.RTS, qp_access_flags=0)
+        self.assertRefused()
+
+    def test_windows(self) -> None:
+        """
+        A window, which can be bound anew, is never granted.
+        """
+        window = self.two.memory.allocateWindow(self.two.pd, WindowType.TYPE_1)
+        self.two.memory.windows.bind(window, self.target, self.target.address, SIZE, 0x2)
+        for _ in range(3):
+            self.one.send(
+                2, WRITE, piece(self.source, 0, 9), remoteAddress=self.target.address, remoteKey=window.key
+            )
+            self.assertEqual(self.one.statuses(), [])
+            self.settled()
+            self.assertEqual(self.one.statuses(), [(2, OK)])
+
+    def test_closed(self) -> None:
+        """
+        The device.
+        """
+        view = self.target.view
+        self.b.close()
+        self.write(2)
+        self.assertEqual(sum(view), 0)
+
+    def test_forked(self) -> None:
+        """
+        A child has none, and leaves those of its parent.
+        """
+        cells = self.other.mine.cells
+        self.assertNotEqual(cells[GRANTS], 0)
+        direct = self.other._direct
+        child = directwrites.DirectWrites(self.other, cells, self.other.theirs.cells, (ASKS, GRANTS, WRITES))
+        child.forked()
+        child.close()
+        [grant] = self.target.grants
+        child.revoked(grant)
+        self.write(2)
+        self.assertEqual(self.one.statuses(), [(2, OK)])
+        self.assertIs(self.other._direct, direct)
+
+    def test_during(self) -> None:
+        """
+        Who revokes waits for a WRITE that has begun.
+        """
+        cells, waits = self.path.mine.cells, []
+
+        def yields() -> None:
+            waits.append(cells[WRITES])
+            if len(waits) == 3:
+                cells[WRITES] = 0
+
+        self.patch(os, "sched_yield", yields)
+        cells[WRITES] = word = self.two.qp.number << 32 | self.target.key
+        self.two.memory.deregister(self.target)
+        self.assertEqual(waits, [word] * 3)
+        self.assertTrue(self.other.alive)
+
+    def test_stopped(self) -> None:
+        """
+        But not for ever: a peer that does not end one loses its path.
+        """
+        self.path.mine.cells[WRITES] = self.two.qp.number << 32 | self.target.key
+        self.two.memory.deregister(self.target)
+        self.settled()
+        self.assertFalse(self.other.alive)
+        self.assertEqual(self.b.fabric.counters["ring_errors"], 1)
+
+    def test_handler(self) -> None:
+        """
+        A signal's handler that writes amid a WRITE has it go as a record.
+        """
+        self.path.mine.cells[WRITES] = 5
+        self.write(2)
+        self.assertEqual((self.one.statuses(), self.path.mine.cells[WRITES]), ([], 5))
+
+
+@skipIf(bool(MISSING), f"missing: {MISSING}")
+class RefusingTests(DirectTestCase):
+    """
+    Peers and kernels that do not let this side write.
+    """
+
+    def test_refused(self) -> None:
+        """
+        A kernel that refuses is not asked again.
+        """
+        calls = []
+
+        def write(self: Any, address: int, source: int, length: int) -> int:
+            calls.append(length)
+            return -1
+
+        self.patch(libc.OtherProcess, "write", write)
+        for id in 2, 3:
+            self.write(id)
+            self.settled()
+            self.assertEqual(self.one.statuses(), [(id, OK)])
+        self.assertEqual(calls, [100])
+
+    def test_tables(self) -> None:
+        """
+        A table that was never offered, or that is too short, is none.
+        """
+        for size in 0, 64:
+            number = self.other.offer(directwrites.Segment.create(size)) if size else 1234
+            direct = directwrites.DirectWrites(
+                self.path, self.path.mine.cells, {GRANTS: number}, (ASKS, GRANTS, WRITES)
+            )
+            direct.ask()
+            self.assertIs(direct.write(1, 2, 3, None, 0, 1), False)
+
+    def test_withdrawn(self) -> None:
+        """
+        One that is withdrawn is none any more.
+        """
+        [segment] = self.other._offers._mine
+        self.other.withdraw(segment)
+        self.settled()
+        for id in 2, 3:
+            self.write(id)
+            self.assertEqual(self.one.statuses(), [])
+            self.settled()
+            self.assertEqual(self.one.statuses(), [(id, OK)])
+
+    def test_full(self) -> None:
+        """
+        A place of the table that another key has stays with that one.
+        """
+        self.patch(directwrites, "GRANTS_MOST", 1)
+        cells = next(iter(self.other._offers._mine)).cells
+        word = self.two.qp.number << 32 | self.target.key
+        [index] = [i for i in range(0, len(cells), 4) if cells[i]]
+        self.assertEqual(cells[index], word)
+        found = {directwrites._place(key << 8) for key in range(5000)}
+        self.assertEqual(len(found) * 32, 8 * len(cells))
+
+    def test_capture(self) -> None:
+        """
+        A path that is traced neither writes so nor grants.
+        """
+        from twisted_ib.hca.capture import trace
+
+        path: Any = object.__new__(trace._TracedPath)
+        self.assertFalse(path.writeDirectly(1, 2, 3, None, 0, 1))
+        self.assertFalse(path.grantWrites(self.two.qp, self.target))
+
+
+@skipIf(bool(MISSING), f"missing: {MISSING}")
+class OtherProcessTests(HCATestCase):
+    """
+    L{libc.OtherProcess}.
+    """
+
+    fabric = SharedMemoryFabric
+
+    def test_write(self) -> None:
+        """
+        It tells how much was copied, and of a process that is gone.
+        """
+        source, target = bytearray(b"0123456789"), mmap.mmap(-1, SIZE)
+        at = libc.addressOf(target)
+        own = libc.OtherProcess(os.getpid())
+        self.assertEqual(own.write(at + 3, libc.addressOf(source), 10), 10)
+        self.assertEqual(target[2:14], b"\x000123456789\x00")
+        self.assertEqual(own.writeBytes(at, b"ab", 2), 2)
+        self.assertEqual(target[:4], b"ab\x000")
+        self.assertEqual(own.write(8, libc.addressOf(source), 10), 0)
+        self.assertEqual(libc.OtherProcess(1 << 22).write(at, libc.addressOf(source), 10), -1)
