@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted_ib import limits
 from twisted_ib.errors import MemoryRegionError, QueuePairError
 from twisted_ib.hca.base.operation import REFUSAL
-from twisted_ib.hca.memory.access import REMOTE, REMOTE_READ, REMOTE_WRITE
+from twisted_ib.hca.memory.access import REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.memory.regions import MemoryRegion
 from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import SGE, Attributes, Capabilities, SendOpcode, SendRequest
@@ -93,6 +93,8 @@ class StreamRDMA:
         self.stream = stream
         # A protection domain of its own: another connection's keys are refused here.
         self.regions = Regions(device, device.memory.allocateDomain(), stream)
+        if device.adapter is not None:
+            device.adapter.share(self.regions.pd, stream.queuePair)
         self.completions: deque[WorkCompletion] = deque()
         self._calls: dict[int, Callable[[], None]] = {}
         self._exposed: set[MemoryRegion] = set()
@@ -143,13 +145,9 @@ class StreamRDMA:
         Register memory for one transfer, under a key of its own.
 
         @param segment: The shared memory segment that C{view} is all of, if the peer can map it.
-        @raise MemoryRegionError: An adapter does not take it, or none for peers: its queue pair was made
-            before, with another protection domain.
+        @raise MemoryRegionError: An adapter does not take it.
         """
-        device = self.stream.channel.device
-        if device.adapter is not None and access & REMOTE:
-            raise MemoryRegionError("the stream's adapter has no memory for peers")
-        memory = device.memory
+        memory = self.stream.channel.device.memory
         # A key per transfer: deregistration then revokes exactly what one advertisement granted.
         region: MemoryRegion = memory.register(view, access, self.regions.pd, None, segment)
         self._exposed.add(region)

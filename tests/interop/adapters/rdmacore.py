@@ -84,6 +84,7 @@ class RDMACoreTests(HardwareTestCase):
         """
         command = self.python(RUNNER, f"{SITE}/{SOURCE}", "--address", self.there, *words)
         ended = self.guest.run(command, STREAMS_SECONDS)
+        (self.directory / f"{words[1]}.log").write_text(ended.text)
         self.assertRegex(ended.output, r"\d+ ok, \d+ skip\n\Z", ended.text)
         passed, failed = (set(re.findall(rf"(?m)^{each} +(\w+\.[\w.]+)", ended.output)) for each in WORDS)
         return passed, failed

@@ -171,12 +171,12 @@ class MessagesTests(VerbsTests):
 
 class FileTests(VerbsTests):
     """
-    A file and its echo over C{sdp:}.
+    A file and its echo over C{sdp:}, then both of registered memory, of which the adapter copies nothing.
     """
 
     sides = "stream"
-    client = "echoed True\nlost ConnectionDone\n"
-    server = "listens\nlost ConnectionDone\n"
+    client = "echoed True\nregistered []\nechoed True\nlost ConnectionDone\n"
+    server = "listens\nregistered []\nlost ConnectionDone\n"
 
 
 class CompareTests(HardwareTestCase):

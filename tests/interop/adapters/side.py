@@ -4,7 +4,7 @@ One side of a session over reliable connections, on either side of the lab.
 C{side.py verbs|messages|iwarp|stream active|passive DEVICE OWN-ADDRESS PEER PORT}: the active side sends,
 writes, reads and adds, and prints what it found; the passive side prints what its memory has then, and
 C{listens} before.  C{iwarp}: messages without atomics, which iWARP has none of.  C{stream}: a file and its
-echo over C{sdp:}.
+echo over C{sdp:}, then both once more, of registered memory.
 """
 
 from __future__ import annotations
@@ -150,6 +150,23 @@ class Verbs:
         cmid.close()
 
 
+def countCopies() -> list[int]:
+    """
+    @return: the lengths of what an adapter's path copies from now on, though it might not have to.
+    """
+    from twisted_ib.hca.fabric.hardware.adapterpath import ZERO_COPY_BYTES, AdapterPath
+
+    place, copies = AdapterPath._place, []
+
+    def counted(path: Any, header: bytes, payload: Any, length: int) -> int:
+        if length >= ZERO_COPY_BYTES:
+            copies.append(length)
+        return place(path, header, payload, length)
+
+    AdapterPath._place = counted
+    return copies
+
+
 def messages(hasAtomics: bool, role: str, device: str, here: str, there: str, port: str) -> None:
     """
     A side that uses messages of C{ib:}: a file and its echo, then WRITE, READ and, if there are any, atomics;
@@ -159,17 +176,10 @@ def messages(hasAtomics: bool, role: str, device: str, here: str, there: str, po
     from twisted.internet.defer import Deferred, inlineCallbacks
     from twisted.internet.protocol import ClientFactory, Factory, Protocol
 
-    from twisted_ib.hca.fabric.hardware.adapterpath import ZERO_COPY_BYTES, AdapterPath
     from twisted_ib.rdma import Access, connectRDMA, listenRDMA
 
     reactor: Any = installed
-    place, copied = AdapterPath._place, []
-
-    def counted(path: Any, header: bytes, payload: Any, length: int) -> int:
-        copied.append(length)
-        return place(path, header, payload, length)
-
-    AdapterPath._place = counted
+    copies = countCopies()
 
     def lost(self: Any, reason: Any) -> None:
         say("lost", reason.type.__name__)
@@ -224,13 +234,12 @@ def messages(hasAtomics: bool, role: str, device: str, here: str, there: str, po
                 one = yield transport.fetchAdd(*self.region, 5)
                 other = yield transport.compareAndSwap(*self.region, one + 5, 7)
                 say("atomics", other - one)
-            copied.clear()
+            copies.clear()
             mine = transport.registerMemory(bytearray(b"r" * LONG))
             yield transport.rdmaWrite(mine, *self.region)
             yield transport.sendRegistered(mine, 0, PIECE)
             yield self.all
             data = yield transport.rdmaRead(LONG, *self.region)
-            copies = [each for each in copied if each >= ZERO_COPY_BYTES]
             say("registered", bytes(data) == b"r" * LONG, copies)
             transport.loseConnection()
 
@@ -252,7 +261,8 @@ def messages(hasAtomics: bool, role: str, device: str, here: str, there: str, po
 
 def stream(role: str, device: str, here: str, there: str, port: str) -> None:
     """
-    A side of a stream: a file and its echo.
+    A side of a stream: a file and its echo, then the same of registered memory, of which an adapter copies
+    nothing.
     """
     from twisted.internet import reactor as installed
     from twisted.internet.protocol import ClientFactory, Factory, Protocol
@@ -260,12 +270,24 @@ def stream(role: str, device: str, here: str, there: str, port: str) -> None:
     from twisted_ib.sdp import connectSDP, listenSDP
 
     reactor: Any = installed
+    copies = countCopies()
 
     class Server(Protocol):
         transport: Any
 
+        def connectionMade(self) -> None:
+            self.got = bytearray()
+
         def dataReceived(self, data: bytes) -> None:
-            self.transport.write(data)
+            self.got += data
+            if len(self.got) <= len(FILE):
+                self.transport.write(data)
+            elif len(self.got) == 2 * len(FILE):
+                self.register(self.got[len(FILE) :]).addCallback(lambda _: say("registered", copies))
+
+        def register(self, data: Any) -> Any:
+            copies.clear()
+            return self.transport.writeRegistered(self.transport.registerMemory(bytearray(data)))
 
         def connectionLost(self, reason: Any = None) -> None:
             say("lost", reason.type.__name__)
@@ -273,15 +295,20 @@ def stream(role: str, device: str, here: str, there: str, port: str) -> None:
 
     class Client(Server):
         def connectionMade(self) -> None:
-            self.digest, self.got = hashlib.sha256(), 0
+            self.got = bytearray()
             self.transport.write(FILE)
 
         def dataReceived(self, data: bytes) -> None:
-            self.digest.update(data)
-            self.got += len(data)
-            if self.got == len(FILE):
-                say("echoed", self.digest.digest() == hashlib.sha256(FILE).digest())
+            self.got += data
+            if len(self.got) == len(FILE):
+                say("echoed", self.isWhole(0))
+                self.register(FILE).addCallback(lambda _: say("registered", copies))
+            elif len(self.got) == 2 * len(FILE):
+                say("echoed", self.isWhole(len(FILE)))
                 self.transport.loseConnection()
+
+        def isWhole(self, start: int) -> bool:
+            return hashlib.sha256(self.got[start:]).digest() == hashlib.sha256(FILE).digest()
 
     class Clients(ClientFactory):
         protocol = Client

@@ -67,6 +67,12 @@ class SIWSoftwareStreamsTests(SIWMixin, rxe.SoftwareStreamsTests):
     isApart = False
 
 
+class SIWCompareTests(SIWMixin, rxe.CompareTests):
+    """
+    C{ib-perf compare} on siw.
+    """
+
+
 class SIWKillTests(SIWMixin, gone.KillTests):
     """
     C{kill -9} of one side.

@@ -32,6 +32,7 @@ from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.hardware import hardware
 from twisted_ib.hca.fabric.hardware.adapterpath import SLOTS, AdapterPath
 from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
+from twisted_ib.hca.memory.access import REMOTE
 from twisted_ib.rdma import Access
 from twisted_ib.verbs.pyverbs.base.errors import errnoOf
 
@@ -112,10 +113,12 @@ class ContractTests(connections.ContractTests):
 
     def test_noRights(self) -> None:
         """
-        The peer of a stream has no right to any memory of the adapter's queue pair.
+        The peer of a stream has no right to any memory, until it is given a key, and then to none of another
+        connection's: each end has a protection domain of its own.
         """
         self.takers()
-        self.assertEqual([each.rights for each in self.host.queuePairs.values()], [0, 0])
+        self.assertEqual([each for each in self.host.regions.values() if each.access & REMOTE], [])
+        self.assertEqual(len({id(each.domain) for each in self.host.queuePairs.values()}), 2)
 
     def test_forkedPaths(self) -> None:
         """

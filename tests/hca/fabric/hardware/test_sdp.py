@@ -14,7 +14,7 @@ from tests.contracts.closing import ClosingContract
 from tests.contracts.pacing import PacingContract
 from tests.hca.fabric.hardware.test_contract import HardwareRow
 from tests.hca.fabric.hardware.test_receives import HELLO
-from tests.hca.fabric.hardware.world import RC, Host, Manager
+from tests.hca.fabric.hardware.world import RC, Domain, Host, Manager
 from tests.hca.fabric.iwarp.ends import ONE, End, IWARPTestCase
 from tests.hca.hcas import settle
 from tests.internet.carriers import SDP, StreamContract
@@ -29,6 +29,7 @@ from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace
 from twisted_ib.hca.device import registry
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.hardware import hardware
+from twisted_ib.hca.fabric.hardware.adapterpath import ZERO_COPY_BYTES, AdapterPath
 from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
 from twisted_ib.hca.fabric.hardware.rdmacm import Parameters
 from twisted_ib.hca.fabric.hardware.window import COUNT
@@ -57,20 +58,89 @@ class RegisteredContract(StreamContract):
     """
 
     host: Host
+    patch: Any
 
-    def test_copied(self) -> None:
+    def copied(self) -> list[int]:
         """
-        It is sent as any other: the adapter's queue pair was made before it, and gives no peer a key for it.
+        @return: the lengths of what is copied into rings from now on.
+        """
+        found: list[int] = []
+        place = AdapterPath._place
+
+        def counted(path: AdapterPath, header: bytes, payload: Any, length: int) -> int:
+            found.append(length)
+            return place(path, header, payload, length)
+
+        self.patch(AdapterPath, "_place", counted)
+        return found
+
+    def test_uncopied(self) -> None:
+        """
+        The peer reads it where it is: no record that is copied is as long as what is not worth that, and the
+        key that the peer has had opens nothing any more, in a domain that is the connection's own.
+        """
+        data = bytes(range(256)) * 8192
+        copied = self.copied()
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            region = client.transport.registerMemory(bytearray(data))
+            before = set(self.host.regions)
+            shown: set[int] = set()
+            register = Domain.reg_mr
+
+            def registered(domain: Domain, address: int, length: int, access: int) -> Any:
+                made = register(domain, address, length, access)
+                if access & REMOTE:
+                    shown.add(id(domain))
+                return made
+
+            self.patch(Domain, "reg_mr", registered)
+            await client.transport.writeRegistered(region)
+            self.assertEqual([each for each in copied if each >= ZERO_COPY_BYTES], [])
+            self.assertEqual(set(self.host.regions) - before, set())
+            self.assertEqual(len(shown), 1)
+            client.transport.write(b"behind")
+            client.transport.loseConnection()
+            await self.end(reactor, port, client, server)
+            self.assertEqual(server.got(), data + b"behind")
+
+        self.drive(steps)
+
+    def test_twoWays(self) -> None:
+        """
+        So it is from the server, too, while the client writes; and both hear of the end.
+        """
+        data = bytes(range(256)) * 4096
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            mine = server.transport.registerMemory(bytearray(data))
+            theirs = client.transport.registerMemory(bytearray(data[::-1]))
+            waiting = [server.transport.writeRegistered(mine), client.transport.writeRegistered(theirs)]
+            for each in waiting:
+                await each
+            server.transport.write(b"behind")
+            server.transport.loseConnection()
+            await self.end(reactor, port, client, server)
+            self.assertEqual((server.got(), client.got()), (data[::-1], data + b"behind"))
+
+        self.drive(steps)
+
+    def test_short(self) -> None:
+        """
+        What is short is sent as any other.
         """
         data = bytes(range(256)) * 1000
 
         async def steps(reactor: Any) -> None:
             port, client, server = await self.pair(reactor)
             region = client.transport.registerMemory(bytearray(data))
-            # The regions of which a peer has a key are the numbers of receives.
+            # The regions of which a peer has a key are the numbers of receives, of an RNIC.
             shown = [each for each in self.host.regions.values() if each.access & REMOTE]
-            self.assertEqual([each.length for each in shown], [COUNT.size] * 2)
-            self.assertEqual(len({id(each.domain) for each in shown}), 2)
+            self.assertEqual([each.length for each in shown], [COUNT.size] * 2 * self.host.isRNIC)
+            # A domain for each end.
+            self.assertEqual(len({id(each.domain) for each in self.host.queuePairs.values()}), 2)
             done = client.transport.writeRegistered(region)
             client.transport.write(b"behind")
             await done
@@ -228,8 +298,8 @@ def _make() -> dict[str, type]:
     @return: the test cases, by name.
     """
     found: dict[str, type] = {}
-    common = {"Closing": ClosingContract, "Pacing": PacingContract}
-    for row, contracts in ((HardwareRow, common), (RNICRow, {**common, "Registered": RegisteredContract})):
+    contracts = {"Closing": ClosingContract, "Pacing": PacingContract, "Registered": RegisteredContract}
+    for row in (HardwareRow, RNICRow):
         for name, contract in contracts.items():
             members = {"carrier": SDP("hw0"), "_reactors": [IB], "__module__": __name__, "timeout": 40}
             kind: Any = type(f"SDP{row.__name__}{name}Tests", (row, contract, ReactorBuilder), members)

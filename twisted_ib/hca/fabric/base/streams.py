@@ -105,6 +105,12 @@ class IAdapterFabric(IFabric, IAddressDirectory):
         @raise MemoryRegionError: the adapter does not take it.
         """
 
+    def share(pd: Any, queuePair: Any) -> None:
+        """
+        Have memory of a protection domain registered in that of a stream's queue pair, which the adapter has
+        given it; without effect where it is connected no more.
+        """
+
     def reserve(pd: Any, kind: QPType) -> int:
         """
         Make a queue pair for a program that may connect it by itself, or sends datagrams.

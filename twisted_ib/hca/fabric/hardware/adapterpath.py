@@ -157,6 +157,8 @@ class AdapterPath(Waiters, OwnPath):
     @ivar adapterNumber: that of the adapter's queue pair; 0 before there is one.
     @ivar queuePair: the queue pair, or L{None}.
     @ivar service: L{UNRELIABLE}, or 0 where the connection is reliable.
+    @ivar hasWork: whether its queue pair has work queues of its user's; that of a stream may get some later.
+    @ivar domain: the adapter's protection domain of both; L{None} before and after.
     @ivar window: the receives of both ends, where a SEND that finds none ends the connection.
     @cvar slots: the receives that the adapter has.
     @cvar slotBytes: of each, of which the adapter leaves the first C{slotHead}.
@@ -180,6 +182,7 @@ class AdapterPath(Waiters, OwnPath):
         self.adapterNumber = 0
         self.connection = connection
         self.queuePair: Any = None
+        self.hasWork = False
         self.scheduler: Any = None
         self.alive = True
         self.bell = False
@@ -190,7 +193,7 @@ class AdapterPath(Waiters, OwnPath):
         self._verbs: Any = None
         self._memory: Any = None
         self._region: Any = None
-        self._domain: Any = None
+        self.domain: Any = None
         self._base = self._key = 0
         # Records that were posted, and those of the latest completion; bounds of the ring.
         self._posted = self._reached = self._head = self._tail = 0
@@ -221,16 +224,15 @@ class AdapterPath(Waiters, OwnPath):
         fabric = self.fabric
         work = None if queuePair is None else queuePair.work
         connection = self.connection
-        tells = connection is not None and connection.tells
-        # One of its own where the peer gets a key.
-        isOwn = tells and not work
-        self.allocate(fabric.context.alloc_pd() if isOwn else fabric.domainOf(work.pd if work else None))
-        self.adopt(self._obtain(self._domain, queuePair))
+        self.hasWork = bool(work)
+        # A stream has one of its own: its peer may get keys.
+        self.allocate(fabric.domainOf(work.pd) if work else fabric.context.alloc_pd())
+        self.adopt(self._obtain(self.domain, queuePair))
         # The rights are those of each region.
-        self._step(QPState.INIT, qp_access_flags=LOCAL_WRITE | REMOTE if work or tells else 0)
+        self._step(QPState.INIT, qp_access_flags=LOCAL_WRITE | REMOTE)
         self.fill()
-        if connection is not None and tells:
-            self.window = Window(self, self._memory, self._domain, self._base, _COUNT_AT)
+        if connection is not None and connection.tells:
+            self.window = Window(self, self._memory, self.domain, self._base, _COUNT_AT)
 
     def allocate(self, domain: Any) -> None:
         """
@@ -239,7 +241,7 @@ class AdapterPath(Waiters, OwnPath):
         @param domain: the adapter's.
         @raise OSError: it takes none.
         """
-        self._domain = domain
+        self.domain = domain
         self._memory = mmap.mmap(-1, _COUNT_AT + COUNT.size)
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._region = domain.reg_mr(self._base, len(self._memory), LOCAL_WRITE)
@@ -407,7 +409,7 @@ class AdapterPath(Waiters, OwnPath):
         """
         In a forked child: make every use an error.
         """
-        keep(self._verbs, self._region, self._domain, self.window)
+        keep(self._verbs, self._region, self.domain, self.window)
         self.alive = False
         gone: Any = Forked()
         self._verbs = self._memory = gone
@@ -431,7 +433,7 @@ class AdapterPath(Waiters, OwnPath):
         if self.window is not None:
             self.window.close()
         # A reference to the domain that stays would keep it; regions have one.
-        self._verbs = self._region = self._domain = self.window = None
+        self._verbs = self._region = self.domain = self.window = None
 
     def _returnQueuePair(self) -> None:
         self._verbs.close()
@@ -499,7 +501,7 @@ class AdapterPath(Waiters, OwnPath):
         # where it is, as a work request's is the adapter's until that is done; all else is copied.
         if length >= ZERO_COPY_BYTES and not header:
             piece = payload[0] if payload.__class__ is list and len(payload) == 1 else payload
-            found = self.fabric.registered(self._domain, piece)
+            found = self.fabric.registered(self.domain, piece)
             if found is not None:
                 return [found]
         start = self._place(header, payload, length)
@@ -806,7 +808,7 @@ class AdapterPath(Waiters, OwnPath):
                     syndrome = queuePair.work.responder.written(start, stop)
                 else:
                     # An adapter does not say whether the sender wants an event: a program has one of each.
-                    word = opcode | self.service | (SOLICITED if queuePair.work else 0)
+                    word = opcode | self.service | (SOLICITED if self.hasWork else 0)
                     syndrome = queuePair.delivered(word, self._memory, start, stop)
             except BaseException as error:
                 self.fabric.failed(error)

@@ -375,7 +375,7 @@ class Connector(FabricConnector):
         connection.gone()
         stream, queuePair = connection.stream, connection.stream.queuePair
         # Linux cma.c leaves a program's queue pair alone; a stream has no other word of its end.
-        if queuePair is not None and not queuePair.work:
+        if queuePair is not None and not stream.hasWork:
             stream.ended(PathLostError(f"{connection.destination.peer.address} has disconnected"))
 
     def lose(self, connection: AdapterConnection, reason: PathLostError) -> None:

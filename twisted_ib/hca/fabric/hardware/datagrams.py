@@ -268,7 +268,7 @@ class DatagramPath(AdapterPath):
                 traffic_class=trafficClass,
                 flow_label=label,
             )
-            made: Closed = self._domain.create_ah(vector)
+            made: Closed = self.domain.create_ah(vector)
             found = self._handles[key] = made
         return found
 

@@ -123,7 +123,6 @@ class HardwareFabric(ConnectedFabric):
                 raise DeviceError(f"adapter {adapter} cannot be used: {told(error)}") from None
             undone.pop_all()
         self._domains: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-        self._own: Any = None
         # What is registered, by domain of the adapter's: first address, that of the end, and key, in order.
         self._regions: dict[Any, list[tuple[int, int, int]]] = {}
         self._registered: set[Registered] = set()
@@ -329,17 +328,18 @@ class HardwareFabric(ConnectedFabric):
 
     def domainOf(self, pd: Any) -> Any:
         """
-        @param pd: a protection domain of ours; L{None} for streams, which give peers no rights.
+        @param pd: a protection domain of ours.
         @return: that of the adapter.
         """
-        if pd is None:
-            if self._own is None:
-                self._own = self.context.alloc_pd()
-            return self._own
         found = self._domains.get(pd)
         if found is None:
             found = self._domains[pd] = self.context.alloc_pd()
         return found
+
+    def share(self, pd: Any, queuePair: Any) -> None:
+        path = queuePair.path
+        if path is not None and path.domain is not None:
+            self._domains[pd] = path.domain
 
     def register(self, view: memoryview, access: int, pd: Any) -> tuple[int, int, Any]:
         if not len(view):
@@ -546,9 +546,8 @@ class HardwareFabric(ConnectedFabric):
         self.connector.close()
         self.queue.close()
         self.channel.close()
-        for domain in (*self._domains.values(), self._own):
-            if domain is not None:
-                domain.close()
+        for domain in list(self._domains.values()):
+            domain.close()
         self.context.close()
         self._raise()
 
