@@ -34,6 +34,7 @@ from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
 from twisted_ib.hca.fabric.hardware.rdmacm import Parameters
 from twisted_ib.hca.fabric.hardware.window import COUNT
 from twisted_ib.hca.memory.access import REMOTE
+from twisted_ib.sdp import listenSDP
 from twisted_ib.switch.switch import explain
 
 
@@ -256,10 +257,18 @@ class RouteTests(HardwareRow, SwitchTestsBuilder):
         Rules that lead to the adapter.
         """
         super().setUp()
+        self.lead("hw1")
+        for name in ("hw1", "iwarp1"):
+            self.addCleanup(registry.removeDevice, name)
+
+    def lead(self, *devices: str) -> None:
+        """
+        The route leads to these devices.
+        """
         self.rules(
-            "use sdp listen * *:*\nuse sdp connect * *:*\ndevice hw1 hardware rxe0\nroute 127.0.0.1/32 hw1\n"
+            "use sdp listen * *:*\nuse sdp connect * *:*\ndevice hw1 hardware rxe0\n"
+            f"device iwarp1 iwarp 127.0.0.1\nroute 127.0.0.1/32 {' '.join(devices)}\n"
         )
-        self.addCleanup(registry.removeDevice, "hw1")
 
     def test_route(self) -> None:
         """
@@ -285,6 +294,33 @@ class RouteTests(HardwareRow, SwitchTestsBuilder):
             reactor.connectTCP("127.0.0.1", number, nobody)
             await nobody.done
             self.assertIsInstance(nobody.reason, ConnectionRefusedError)
+
+        self.play(scenario)
+
+    def test_oneAddress(self) -> None:
+        """
+        One address is shared memory where the server is a process of the host, the adapter where it is not,
+        and software where the adapter is gone.
+        """
+        ways = "shm0", "hw1", "iwarp1"
+        self.lead(*ways)
+
+        async def scenario(reactor: Any) -> None:
+            number = 0
+            for way in ways:
+                if way == "iwarp1":
+                    self.host.isGone = True
+                factory, client = Server(), Client()
+                made = factory.next()
+                port = listenSDP(reactor, number, factory, interface="127.0.0.1", device=way)
+                number = port.getHost().port
+                reactor.connectTCP("127.0.0.1", number, client)
+                server = await made
+                await client.done
+                self.assertEqual(str(explain(client.answer.transport)).partition(",")[0], f"sdp on {way}")
+                server.transport.loseConnection()
+                await client.lost
+                await port.stopListening()
 
         self.play(scenario)
 
