@@ -10,8 +10,6 @@ from typing import Any
 from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.test.reactormixins import ReactorBuilder
 
-from tests.contracts.closing import ClosingContract
-from tests.contracts.pacing import PacingContract
 from tests.hca.fabric.hardware.test_contract import HardwareRow
 from tests.hca.fabric.hardware.test_receives import HELLO
 from tests.hca.fabric.hardware.world import RC, Domain, Host, Manager
@@ -20,7 +18,7 @@ from tests.hca.hcas import settle
 from tests.internet.carriers import SDP, StreamContract
 from tests.internet.stream_suite import makeStreamTests
 from tests.internet.test_stream_suite import subjectFor
-from tests.sdp.test_contract import IB
+from tests.sdp.test_contract import IB, casesOf
 from tests.switch.case import Client, Server, SwitchTestsBuilder
 from twisted_ib.errors import ServiceInUseError, WireError
 from twisted_ib.hca.connection import RejectReason
@@ -334,12 +332,13 @@ def _make() -> dict[str, type]:
     @return: the test cases, by name.
     """
     found: dict[str, type] = {}
-    contracts = {"Closing": ClosingContract, "Pacing": PacingContract, "Registered": RegisteredContract}
     for row in (HardwareRow, RNICRow):
-        for name, contract in contracts.items():
-            members = {"carrier": SDP("hw0"), "_reactors": [IB], "__module__": __name__, "timeout": 40}
-            kind: Any = type(f"SDP{row.__name__}{name}Tests", (row, contract, ReactorBuilder), members)
-            found.update(kind.makeTestCaseClasses())
+        carrier = SDP("hw0")
+        carrier.name = f"SDP{row.__name__}"
+        members = {"carrier": carrier, "_reactors": [IB], "__module__": __name__, "timeout": 40}
+        name = f"{carrier.name}RegisteredTests"
+        kind: Any = type(name, (row, RegisteredContract, ReactorBuilder), members)
+        found |= {**kind.makeTestCaseClasses(), **casesOf(__name__, carrier, [IB], row)}
     for name, case in makeStreamTests(subjectFor("hw0"), [IB], __name__).items():
         found[name] = type(name, (HardwareRow, case), {"__module__": __name__})
     return found

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from attrs import evolve
 from zope.interface import implementer
 
 from twisted_ib import limits
@@ -38,6 +39,11 @@ LOOKUP_SECONDS = 1.0
 LOOKUPS = 512
 #: Connections that wait in the kernel.
 BACKLOG = 128
+#: How often a request is offered once more to a service that had no room, after how long each time, in
+#: seconds; and how many requests wait so.
+OFFERS = 9
+OFFER_SECONDS = 1.0
+WAITING = 128
 #: Events that are taken in one turn.
 EVENTS = 64
 
@@ -71,6 +77,14 @@ class AdapterConnection(FabricConnection):
         self._isAwaiting = self._isEnding = False
         self.tells = False
         self.there: Receives | None = None
+        self._offers = 0
+
+    def ignore(self, now: float) -> bool:
+        # The kernel repeats none that it has handed over, and refuses one that is given up.
+        self._offers += 1
+        if self._offers > OFFERS or not self._connector.offerAgain(self):
+            return super().ignore(now)
+        return self._require("requested")
 
     def behind(self, privateData: bytes, isHello: bool = False) -> bytes:
         """
@@ -159,6 +173,7 @@ class Connector(FabricConnector):
         self.connections: dict[int, AdapterConnection] = {}
         self._listeners: dict[int, int] = {}
         self._lookups: dict[int, Callable[[bool], None]] = {}
+        self._ignored = 0
         # Hears of the adapter's end where there is no connection yet.
         self._watch = manager.create()
         try:
@@ -334,6 +349,25 @@ class Connector(FabricConnector):
             primaryPath=pathRecord(there, here),
         )
         fabric.owner.connectionRequested(connection, connection.request)
+
+    def offerAgain(self, connection: AdapterConnection) -> bool:
+        """
+        Offer a request once more later.
+
+        @return: False if too many wait already.
+        """
+        if self._ignored >= WAITING:
+            return False
+        self._ignored += 1
+        connection.listener = None
+        self.fabric.timers.start(OFFER_SECONDS, partial(self.fabric.soonCall, self._offer, connection))
+        return True
+
+    def _offer(self, connection: AdapterConnection) -> None:
+        self._ignored -= 1
+        if connection.stage == "requested":
+            # Each listener gets one of its own.
+            self.fabric.owner.connectionRequested(connection, evolve(connection.request))
 
     def _established(self, connection: AdapterConnection, notice: Notice) -> None:
         if connection.stage == "calling":
