@@ -235,7 +235,7 @@ class ClosingContract(StreamContract):
         server = Talk(data=lambda one: one.transport.write(b"answer"))
         client = Talk(data=act) if inCallback else Talk()
         port = self.carrier.listen(reactor, Accepting(server))
-        self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, Calling(client))
+        self.carrier.connect(reactor, self.carrier.host, port.getHost().port, Calling(client))
         await becomes(reactor, lambda: client.log and server.log)
         client.transport.write(b"question")
         if not inCallback:
@@ -372,7 +372,7 @@ class ReentryContract(StreamContract):
             server: Any = kind(**{name: inside, "lost": lambda one: self.assertEqual(depth, [0])})
             client = HalfTalk(read=close)
             port = self.carrier.listen(reactor, Accepting(server))
-            self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, Calling(client))
+            self.carrier.connect(reactor, self.carrier.host, port.getHost().port, Calling(client))
             await becomes(reactor, lambda: client.log and server.log)
             if name != "made":
                 # Data after a close makes TCP reset the connection.

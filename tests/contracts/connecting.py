@@ -71,7 +71,7 @@ class ConnectingContract(StreamContract):
         async def steps(reactor: Any) -> None:
             number = findFreePort()[1]
             clients = Calling()
-            connector = self.carrier.connect(reactor, "127.0.0.1", number, clients)
+            connector = self.carrier.connect(reactor, self.carrier.host, number, clients)
             self.assertEqual((clients.log, connector.state), (["started"], "connecting"))
             await becomes(reactor, lambda: len(clients.log) > 1)
             self.assertEqual(clients.log, ["started", "failed: ConnectionRefusedError"])
@@ -89,7 +89,7 @@ class ConnectingContract(StreamContract):
             port = self.carrier.listen(reactor, Accepting())
             for turns in range(3):
                 clients = Calling()
-                connector = self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, clients)
+                connector = self.carrier.connect(reactor, self.carrier.host, port.getHost().port, clients)
                 for _ in range(turns):
                     await self.soon(reactor)
                     if connector.state == "connected":
@@ -147,7 +147,7 @@ class ConnectingContract(StreamContract):
         port.stopReading()
         calling = [Calling() for _ in range(count)]
         for clients in calling:
-            self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, clients, timeout=timeout)
+            self.carrier.connect(reactor, self.carrier.host, port.getHost().port, clients, timeout=timeout)
         return accepting, port, calling
 
     def test_timeout(self) -> None:
@@ -199,7 +199,7 @@ class ConnectingContract(StreamContract):
                 port = self.carrier.listen(reactor, accepting)
                 calling = [Calling(Talk(made=lambda one: one.transport.write(b"x"))) for _ in range(20)]
                 for clients in calling:
-                    self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, clients)
+                    self.carrier.connect(reactor, self.carrier.host, port.getHost().port, clients)
                 for _ in range(turns):
                     await self.soon(reactor)
                 await port.stopListening()
@@ -236,7 +236,7 @@ class ConnectingContract(StreamContract):
                     connector.connect()
 
             clients.clientConnectionLost = again
-            self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, clients)
+            self.carrier.connect(reactor, self.carrier.host, port.getHost().port, clients)
             for number in range(1, 4):
                 await becomes(reactor, lambda: len(accepting.made) == number)  # noqa: B023
                 await becomes(reactor, lambda: clients.one.log == ["made"])
@@ -266,13 +266,13 @@ class ConnectingContract(StreamContract):
 
             port = self.carrier.listen(reactor, Refusing())
             clients = Calling()
-            self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, clients)
+            self.carrier.connect(reactor, self.carrier.host, port.getHost().port, clients)
             await becomes(reactor, clients.one.ended)
             self.assertEqual(clients.one.log, ["made", "ConnectionDone"])
             await port.stopListening()
             port, clients = self.carrier.listen(reactor, Accepting(server := Talk())), Calling()
             clients.buildProtocol = lambda addr: None  # type: ignore[method-assign]
-            self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, clients)
+            self.carrier.connect(reactor, self.carrier.host, port.getHost().port, clients)
             await becomes(reactor, lambda: len(clients.log) > 1)
             self.assertEqual(clients.log, ["started", "lost: ConnectionDone"])
             await self.end(reactor, port, server)

@@ -133,7 +133,7 @@ class ReactorContract(StreamContract):
 
         def begin() -> None:
             port = self.carrier.listen(reactor, accepting)
-            self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, clients)
+            self.carrier.connect(reactor, self.carrier.host, port.getHost().port, clients)
             stop()
 
         def stop() -> None:
@@ -158,7 +158,7 @@ class ReactorContract(StreamContract):
 
             def begin() -> None:
                 port = self.carrier.listen(reactor, Accepting(server))  # noqa: B023
-                self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, Calling(client))  # noqa: B023
+                self.carrier.connect(reactor, self.carrier.host, port.getHost().port, Calling(client))  # noqa: B023
 
             reactor.callWhenRunning(begin)
             self.runReactor(reactor, timeout=HANG_SECONDS)
@@ -201,7 +201,7 @@ class ReactorContract(StreamContract):
             for wave in range(3):
                 calling = [Calling() for _ in range(20)]
                 for clients in calling:
-                    self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, clients)
+                    self.carrier.connect(reactor, self.carrier.host, port.getHost().port, clients)
                 await becomes(reactor, lambda: len(accepting.made) == 20 * (wave + 1))  # noqa: B023
                 await becomes(reactor, lambda: all(each.one.log for each in calling))  # noqa: B023
                 peers = {server.peer.port: server for server in accepting.made}
@@ -265,7 +265,7 @@ class ReactorContract(StreamContract):
 
         async def steps(reactor: Any) -> None:
             clients = Calling()
-            connector = self.carrier.connect(reactor, "127.0.0.1", "discard", clients)
+            connector = self.carrier.connect(reactor, self.carrier.host, "discard", clients)
             self.assertEqual(connector.getDestination().port, number)
             await becomes(reactor, lambda: len(clients.log) > 1)
             self.assertEqual(clients.log, ["started", "failed: ConnectionRefusedError"])
@@ -273,7 +273,7 @@ class ReactorContract(StreamContract):
                 error.ServiceNameUnknownError,
                 self.carrier.connect,
                 reactor,
-                "127.0.0.1",
+                self.carrier.host,
                 "no-such-service",
                 Calling(),
             )

@@ -27,15 +27,19 @@ else:
 class TCP:
     """
     The reactor's own calls.
+
+    @ivar host: The servers' address.
+    @ivar clientHost: The clients'.
     """
 
     name = "TCP"
+    host = clientHost = "127.0.0.1"
 
     def listen(self, reactor: Any, factory: Any, port: int = 0, **options: Any) -> Any:
         """
-        @return: A port, on C{127.0.0.1} if nothing else is said.
+        @return: A port, on C{host} if nothing else is said.
         """
-        return reactor.listenTCP(port, factory, **{"interface": "127.0.0.1", **options})
+        return reactor.listenTCP(port, factory, **{"interface": self.host, **options})
 
     def connect(self, reactor: Any, host: str, port: int, factory: Any, **options: Any) -> Any:
         """
@@ -62,28 +66,34 @@ class TCP:
 
 class SDP:
     """
-    SDP's calls on one device.
+    SDP's calls on one device, or between two.
     """
 
-    def __init__(self, device: str) -> None:
+    def __init__(
+        self, device: str, host: str = "127.0.0.1", clientDevice: str = "", clientHost: str = ""
+    ) -> None:
         """
         @param device: Its name.
+        @param host: Its address.
+        @param clientDevice: The clients', where that is another.
+        @param clientHost: The address of that.
         """
-        self.device = device
+        self.device, self.host = device, host
+        self.clientDevice, self.clientHost = clientDevice or device, clientHost or host
         self.name = f"SDP{device.capitalize()}"
 
     def listen(self, reactor: Any, factory: Any, port: int = 0, **options: Any) -> Any:
-        options = {"interface": "127.0.0.1", **options}
+        options = {"interface": self.host, **options}
         return listenSDP(reactor, port, factory, device=self.device, **options)
 
     def connect(self, reactor: Any, host: str, port: int, factory: Any, **options: Any) -> Any:
-        return connectSDP(reactor, host, port, factory, device=self.device, **options)
+        return connectSDP(reactor, host, port, factory, device=self.clientDevice, **options)
 
     def server(self, reactor: Any) -> Any:
-        return SDPServerEndpoint(reactor, 0, interface="127.0.0.1", device=self.device)
+        return SDPServerEndpoint(reactor, 0, interface=self.host, device=self.device)
 
     def client(self, reactor: Any, port: int, **options: Any) -> Any:
-        return SDPClientEndpoint(reactor, "127.0.0.1", port, device=self.device, **options)
+        return SDPClientEndpoint(reactor, self.host, port, device=self.clientDevice, **options)
 
 
 class Talk(Protocol):
@@ -292,7 +302,7 @@ class StreamContract(Base):
         server = Talk() if server is None else server
         client = Talk() if client is None else client
         port = self.carrier.listen(reactor, Accepting(server))
-        self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, Calling(client))
+        self.carrier.connect(reactor, self.carrier.host, port.getHost().port, Calling(client))
         await becomes(reactor, lambda: client.log and server.log)
         return port, client, server
 

@@ -1,6 +1,7 @@
 """
-The contract of messages, and Twisted's own tests of streams on C{ib:} and C{sdp:}, on the guest's adapter, or
-between that and a software HCA or another adapter, both ends in one process: run by trial in the guest.
+The contracts of messages and of streams, and Twisted's own tests of streams on C{ib:} and C{sdp:}, on the
+guest's adapter, or between that and a software HCA or another adapter, both ends in one process: run by trial
+in the guest.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ if not HAS_TLS:
     sys.modules["twisted.internet._newtls"] = lacking = ModuleType("_newtls")
     vars(lacking)["startTLS"] = None
 
+from tests.internet.carriers import SDP  # noqa: E402
 from tests.internet.stream_suite import makeStreamTests  # noqa: E402
 from tests.internet.test_stream_suite import IB_REACTORS, subjectFor  # noqa: E402
 from tests.rdma.test_reactors import OF_ADAPTERS, RDMATestsMixin, streamTests  # noqa: E402
 from twisted_ib.hca.device import device as devices  # noqa: E402
-from twisted_ib.hca.device.registry import kindOf, openFabric  # noqa: E402
+from twisted_ib.hca.device.registry import addressOf, kindOf, openFabric  # noqa: E402
 
 #: That of software, where it is not this one.
 NAMESPACE = os.environ["NAMESPACE_OF_SOFTWARE"]
@@ -66,6 +68,20 @@ if NAMESPACE:
     ConnectableProtocol.writeToDetectPeerDisconnection = lambda self: None
 
 
+class Contracts:
+    """
+    A base of those of streams.
+    """
+
+
+def _contracts(device: str, host: str, client: str) -> dict[str, type]:
+    # With the tests of TLS, which are among them.
+    from tests.sdp.test_contract import IB, casesOf
+
+    carrier = SDP(device, host, client, str(addressOf(client)) if client else "")
+    return casesOf(__name__, carrier, [IB], Contracts)
+
+
 def _make(device: str, host: str, kind: str, client: str = "") -> dict[str, type]:
     """
     @param device: the server's.
@@ -95,7 +111,9 @@ def _make(device: str, host: str, kind: str, client: str = "") -> dict[str, type
     case: Any = type("RDMATests", (RDMATestsMixin, ReactorBuilder), members)
     found.update(case.makeTestCaseClasses())
     found.update(streamTests(device, IB_REACTORS, __name__, host, skips, client))
-    return {name: each for name, each in found.items() if HAS_TLS or "TLS" not in name}
+    if HAS_TLS:
+        return found | _contracts(device, host, client)
+    return {name: each for name, each in found.items() if "TLS" not in name}
 
 
 globals().update(_make(*os.environ["DEVICE_OF_MESSAGES"].split()))

@@ -25,7 +25,8 @@ NEEDED = "attr attrs zope twisted constantly hyperlink incremental automat idna 
 _MODULES = ("typing_extensions", "pyhdrh")
 #: Tests of Twisted's, what they need, and those of this project that are of them.
 _TWISTEDS = ("twisted/test/", "twisted/internet/test/")
-_TESTS = ("__init__.py", "support", "internet", "rdma", "sdp/__init__.py", "sdp/pair.py")
+_SDP = tuple(f"sdp/{name}.py" for name in ("__init__", "pair", "test_contract"))
+_TESTS = ("__init__.py", "support", "internet", "contracts", "rdma", *_SDP)
 _ROOT = Path(__file__).parents[2]
 #: Knows the words of endpoint strings.
 _PLUGIN = "twisted/plugins/twisted_ib_plugin.py"
