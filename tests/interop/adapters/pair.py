@@ -159,7 +159,13 @@ class SIWPairMessagesTests(SIWMixin, PairMessagesTests):
 
 class PairFileTests(PairMixin, rxe.FileTests):
     """
-    A file and its echo, with their hashes, over C{sdp:}.
+    A file and its echo, with their hashes, over C{sdp:}, also of registered memory.
+    """
+
+
+class SIWPairFileTests(SIWMixin, PairFileTests):
+    """
+    The same over siw.
     """
 
 
@@ -193,6 +199,12 @@ class PairStreamKillTests(PairKillTests):
     """
 
     streams = "sdp-"
+
+
+class SIWPairStreamKillTests(SIWMixin, PairStreamKillTests):
+    """
+    The same over siw.
+    """
 
 
 class RDSPairTests(PairMixin, gone.LastingTestCase):

@@ -310,11 +310,26 @@ class PingTests(CommandsMixin):
         """
         Rounds are verified, and each is told.
         """
-        words = f"--device {GUESTS} -a {self.there} -v {OPTIONS}"
-        server = self.start(self.command("ping.ping", "-s", words))
+        self.rounds(GUESTS)
+
+    def test_ownName(self) -> None:
+        """
+        Without a row the adapter is a device of its own name.
+        """
+        self.rounds(self.peer.value[0], "TWISTED_IB_DEVICES=")
+
+    def rounds(self, device: str, environment: str = "") -> None:
+        """
+        Have some.
+        """
+        words = f"--device {device} -a {self.there} -v {OPTIONS}"
+        server, client = (
+            self.python(COMMAND, "ping.ping", role, words, environment=environment) for role in ("-s", "-c")
+        )
+        number = self.start(server)
         self.untilListens()
-        said = self.said("ping.ping", "-c", words).output
-        self.succeeded(self.guest.finish(server, SECONDS))
+        said = self.succeeded(self.guest.run(client, SECONDS)).output
+        self.succeeded(self.guest.finish(number, SECONDS))
         self.assertEqual(said.count("ping data: rdma-ping-"), ROUNDS, said)
 
 

@@ -79,6 +79,12 @@ class SIWKillTests(SIWMixin, gone.KillTests):
     """
 
 
+class SIWStreamKillTests(SIWMixin, gone.StreamKillTests):
+    """
+    The same over C{sdp:}.
+    """
+
+
 class LeaveTests(SIWMixin, gone.LastingTestCase):
     """
     Software that asks, and goes as soon as siw has accepted.

@@ -15,10 +15,11 @@ from tests.hca.fabric.hardware.test_receives import HELLO
 from tests.hca.fabric.hardware.world import RC, Domain, Host, Manager
 from tests.hca.fabric.iwarp.ends import ONE, End, IWARPTestCase
 from tests.hca.hcas import settle
-from tests.internet.carriers import SDP, StreamContract
+from tests.internet.carriers import SDP, StreamContract, Talk
 from tests.internet.stream_suite import makeStreamTests
 from tests.internet.test_stream_suite import subjectFor
 from tests.sdp.test_contract import IB, casesOf
+from tests.support.waiting import becomes
 from tests.switch.case import Client, Server, SwitchTestsBuilder
 from twisted_ib.errors import ServiceInUseError, WireError
 from twisted_ib.hca.connection import RejectReason
@@ -123,6 +124,28 @@ class RegisteredContract(StreamContract):
             server.transport.loseConnection()
             await self.end(reactor, port, client, server)
             self.assertEqual((server.got(), client.got()), (data[::-1], data + b"behind"))
+
+        self.drive(steps)
+
+    def test_atOnce(self) -> None:
+        """
+        So it is of memory that is registered, and written, as soon as the protocol has its transport.
+        """
+        data = bytes(range(256)) * 4096
+        copied = self.copied()
+
+        def begin(one: Any) -> None:
+            one.done = one.transport.writeRegistered(one.transport.registerMemory(bytearray(data)))
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor, Talk(made=begin), Talk(made=begin))
+            await client.done
+            await server.done
+            await becomes(reactor, lambda: len(client.got()) == len(server.got()) == len(data))
+            client.transport.loseConnection()
+            await self.end(reactor, port, client, server)
+            self.assertEqual((server.got(), client.got()), (data, data))
+            self.assertEqual([each for each in copied if each >= ZERO_COPY_BYTES], [])
 
         self.drive(steps)
 
