@@ -27,8 +27,9 @@ from twisted_ib.hca.connection.compacthello import MARK, compact
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace
 from twisted_ib.hca.device import registry
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.fabric.hardware import hardware
+from twisted_ib.hca.fabric.hardware import connector, hardware
 from twisted_ib.hca.fabric.hardware.adapterpath import ZERO_COPY_BYTES, AdapterPath
+from twisted_ib.hca.fabric.hardware.connector import OFFER_SECONDS, OFFERS
 from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
 from twisted_ib.hca.fabric.hardware.rdmacm import Parameters
 from twisted_ib.hca.fabric.hardware.window import COUNT
@@ -173,6 +174,16 @@ class RegisteredContract(StreamContract):
         self.drive(steps)
 
 
+class Ignoring(End):
+    """
+    A listener without room.
+    """
+
+    def connectionRequested(self, connection: Any, request: Any) -> None:
+        self.events.append("requested")
+        connection.ignore(self.device.clock())
+
+
 class MarkTests(IWARPTestCase):
     """
     The two services that a number of the adapter's can be, and requests for them.
@@ -253,6 +264,28 @@ class MarkTests(IWARPTestCase):
         before = set(self.host.identifiers)
         self.assertRaises(WireError, self.ask, PortSpace.SDP, HELLO[:-1])
         self.assertEqual((set(self.host.identifiers), self.here.fabric.streams), (before, {}))
+
+    def test_offeredAgain(self) -> None:
+        """
+        A request that the listener ignores is offered once more later, so often, and then refused; not one
+        whose peer has gone, nor more at a time than may wait.
+        """
+        server = Ignoring(self.there)
+        self.there.listen(PortSpace.SDP, ONE, 7001, server)
+        hello = HELLO.replace(b"\x7f\0\0\2", b"\x7f\0\0\1")
+        self.patch(connector, "WAITING", 2)
+        first, second, third = (self.ask(PortSpace.SDP, hello) for _ in range(3))
+        self.assertEqual((first.events, second.events, third.events), ([], [], ["rejected"]))
+        second.connection.disconnect(self.clock.seconds())
+        settle(self.here, self.there)
+        for _ in range(OFFERS):
+            self.assertEqual(first.events, [])
+            self.clock.advance(OFFER_SECONDS)
+            self.there.fabric.timers.tick(self.clock.seconds())
+            settle(self.here, self.there)
+        self.assertEqual(server.events, ["requested"] * (3 + OFFERS))
+        self.assertEqual(first.events, ["rejected"])
+        self.assertEqual((self.host.queuePairs, self.there.fabric.streams), ({}, {}))
 
     def test_oneNumber(self) -> None:
         """
