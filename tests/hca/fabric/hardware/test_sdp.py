@@ -121,10 +121,10 @@ class RegisteredContract(StreamContract):
             waiting = [server.transport.writeRegistered(mine), client.transport.writeRegistered(theirs)]
             for each in waiting:
                 await each
-            server.transport.write(b"behind")
+            server.transport.write(data)
             server.transport.loseConnection()
             await self.end(reactor, port, client, server)
-            self.assertEqual((server.got(), client.got()), (data[::-1], data + b"behind"))
+            self.assertEqual((server.got(), client.got()), (data[::-1], data + data))
 
         self.drive(steps)
 
@@ -147,6 +147,46 @@ class RegisteredContract(StreamContract):
             await self.end(reactor, port, client, server)
             self.assertEqual((server.got(), client.got()), (data, data))
             self.assertEqual([each for each in copied if each >= ZERO_COPY_BYTES], [])
+
+        self.drive(steps)
+
+    async def both(self, reactor: Any, data: bytes) -> tuple[Any, Any, Any]:
+        """
+        @return: A port, and a client and a server that have each sent some.
+        """
+        port, client, server = await self.pair(reactor)
+        for one in (client, server):
+            await one.transport.writeRegistered(one.transport.registerMemory(bytearray(data)))
+        return port, client, server
+
+    def test_asData(self) -> None:
+        """
+        What the peer has not read when an urgent byte comes goes as messages, which are as long as any.
+        """
+        data = b"x" * (1 << 20)
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.both(reactor, data)
+            client.transport.writeRegistered(client.transport.registerMemory(bytearray(data)))
+            client.transport.sendUrgent(b"!")
+            client.transport.loseConnection()
+            await self.end(reactor, port, client, server)
+            self.assertEqual(server.got().replace(b"!", b""), data + data)
+            self.assertEqual(server.log[-1], "ConnectionDone")
+
+        self.drive(steps)
+
+    def test_killed(self) -> None:
+        """
+        The kernel of a peer that is killed says so.
+        """
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.both(reactor, b"x" * (1 << 20))
+            connection = client.transport.queuePair.path.connection
+            connection._connector.manager.disconnect(connection.id)
+            await self.end(reactor, port, client, server)
+            self.assertEqual({client.log[-1], server.log[-1]}, {"ConnectionLost"})
 
         self.drive(steps)
 
