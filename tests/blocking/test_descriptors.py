@@ -37,6 +37,13 @@ from twisted_ib.drive import process as processes
 
 #: The walks of L{WalkTests}, and the steps of each.
 SEEDS, STEPS = range(6), 60
+#: Serves one client of a listener by a descriptor.
+_ACCEPTS = """
+import signal, socket, sys
+signal.alarm(60)
+with socket.socket(fileno=int(sys.argv[1])) as listener:
+    listener.accept()[0].sendall(b"ok")
+"""
 
 
 class Case(BlockingTestCase):
@@ -313,6 +320,31 @@ class ForeignTests(Case):
             one.close()
         with patched(), socket.create_server(("127.0.0.1", 0)) as listener:
             self.assertEqual(subprocess.call(command, stdin=listener, timeout=HANG_SECONDS), 0)
+
+    def test_spawned(self) -> None:
+        """
+        Nor is one by C{os.posix_spawn}; a listener that it is given, or inherits, is TCP's alone.
+        """
+        program, words = sys.executable, [sys.executable, "-c", _ACCEPTS]
+        for spawn in ("posix_spawn", "posix_spawnp"):
+            one, other = self.over()
+            given = [(os.POSIX_SPAWN_DUP2, one.fileno(), 0)]
+            with patched():
+                error = self.assertRaises(OSError, getattr(os, spawn), program, words, {}, file_actions=given)
+            self.assertEqual(error.errno, errno.EOPNOTSUPP)
+            self.assertRaises(ConnectionResetError, other.recv, 1)
+        for isGiven in (False, True):
+            kept, listener = self.server(), self.server()
+            number = 0 if isGiven else listener.fileno()
+            listener.set_inheritable(not isGiven)
+            actions = [(os.POSIX_SPAWN_DUP2, listener.fileno(), number)] if isGiven else None
+            with patched():
+                child = os.posix_spawn(program, [*words, str(number)], os.environ, file_actions=actions)
+            self.assertEqual([bool(kept.sdp), bool(listener.sdp)], [True, False])
+            self.assertEqual(exactly(self.client(listener), 2), b"ok")
+            self.assertEqual(os.waitpid(child, 0)[1], 0)
+        with patched():
+            self.assertRaises(TypeError, os.posix_spawn, program, words, {}, file_actions=[()])
 
     def test_rights(self) -> None:
         """

@@ -381,17 +381,40 @@ def executing(plain: Any) -> Callable[..., None]:
                 given += value
             elif name == "close_fds":
                 inherits = not value
-        keep(given)
-        for descriptor, skt in list(offloaded.items()):
-            part, isGiven = skt.sdp, descriptor in given
-            # Another thread may close it.
-            with suppress(OSError):
-                isGiven = isGiven or (inherits and skt.get_inheritable())
-            if isGiven and part is not None and part.listens:
-                skt.useTCP()
+        _give(given, inherits)
         plain(popen, *arguments)
 
     return execute
+
+
+def spawning(plain: Any) -> Callable[..., int]:
+    """
+    See C{os.posix_spawn}, which tells nobody of the process that it makes: as L{executing}.
+
+    @param plain: it, or C{os.posix_spawnp}.
+    """
+
+    def spawn(path: Any, argv: Any, env: Any, /, *, file_actions: Any = (), **options: Any) -> int:
+        actions = list(file_actions or ())
+        # What is no action is its own to complain of.
+        pairs = [each for each in actions if isinstance(each, tuple) and len(each) > 1]
+        _give([each[1] for each in pairs if each[0] == os.POSIX_SPAWN_DUP2], True)
+        pid: int = plain(path, argv, env, file_actions=actions, **options)
+        return pid
+
+    return spawn
+
+
+def _give(given: list[Any], inherits: bool) -> None:
+    # To another process; beside that it may inherit those of which each says so itself.
+    keep(given)
+    for descriptor, skt in list(offloaded.items()):
+        part, isGiven = skt.sdp, descriptor in given
+        # Another thread may close it.
+        with suppress(OSError):
+            isGiven = isGiven or (inherits and skt.get_inheritable())
+        if isGiven and part is not None and part.listens:
+            skt.useTCP()
 
 
 # Before the loop's own.
@@ -408,6 +431,7 @@ CALLS: tuple[tuple[Any, str, Any], ...] = (
     (io, "open", open),
     (builtins, "open", open),
     (os, "set_blocking", setBlocking),
+    *((os, name, spawning(vars(os)[name])) for name in ("posix_spawn", "posix_spawnp") if hasattr(os, name)),
     (fcntl, "fcntl", control),
     (fcntl, "ioctl", ioctl),
 )
