@@ -4,6 +4,8 @@ Tests for L{twisted_ib.tools.run.sockets}: programs that need sockets while thos
 
 from __future__ import annotations
 
+import socket
+
 from tests.support.waiting import HANG_SECONDS
 from tests.tools.run.case import RunTestCase
 
@@ -24,6 +26,27 @@ waits.append(lambda: signal.raise_signal(signal.SIGUSR1))
 listen()
 one, other = listeners
 print(type(one) is type(other), type(one).__module__, one.sdp is not None, other.sdp is not None)
+"""
+#: The same amid a module of those that come before, which is empty then.
+_HALF = """
+import signal, socket, sys
+def audit(event, arguments):
+    if event == "exec" and getattr(arguments[0], "co_filename", "").endswith(sys.argv[1]) and waits:
+        waits.pop()
+        signal.raise_signal(signal.SIGUSR1)
+def both(*_):
+    made.append(socket.create_connection(("127.0.0.1", int(sys.argv[2]))))
+    made.append(socket.create_server(("127.0.0.1", 0)))
+    made.append(socket.create_connection(made[-1].getsockname()))
+    made.append(made[-2].accept()[0])
+made, waits = [], [True]
+signal.signal(signal.SIGUSR1, both)
+sys.addaudithook(audit)
+made.append(socket.create_connection(("127.0.0.1", int(sys.argv[2]))))
+first = len(made)
+made.append(socket.create_server(("127.0.0.1", 0)))
+carried = [each for each in made[:-1] if getattr(each, "sdp", None)]
+print(waits, first, len(made), hasattr(made[-1], "sdp"), carried)
 """
 _FORK = f"""{_AMID}
 halfway, goes = threading.Event(), threading.Event()
@@ -64,6 +87,18 @@ class LoadingTests(RunTestCase):
         """
         said, complaints = self.running("-q", "-c", _SIGNAL).communicate(timeout=HANG_SECONDS)
         self.assertEqual((said, complaints), ("True twisted_ib.blocking.socket True True\n", ""))
+
+    def test_half(self) -> None:
+        """
+        One that connects and listens amid the imports before finds no half of a module, either: its sockets
+        are the kernel's.
+        """
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = str(server.getsockname()[1])
+            for module in ("run/offers.py", "switch/reason.py", "drive/waiter.py"):
+                found = self.running("-q", "-c", _HALF, module, port).communicate(timeout=HANG_SECONDS)
+                isLate = module.startswith("drive")
+                self.assertEqual(found, (f"[] {1 if isLate else 5} 6 True []\n", ""), module)
 
     def test_fork(self) -> None:
         """

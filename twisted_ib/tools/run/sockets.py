@@ -38,6 +38,8 @@ _loading = RLock()
 #: Seconds for which a fork waits for another thread that loads: a child finds no half of a module. But that
 #: thread may wait for a module which the one that forks imports.
 FORK_SECONDS = 5.0
+#: Sockets that the kernel has connected or accepted amid an import, and that are not counted yet.
+_uncounted: list[kernel.socket] = []
 
 
 def stays(skt: kernel.socket) -> Fallback | None:
@@ -169,7 +171,24 @@ def _become(skt: kernel.socket) -> Carried | None:
 def _isOpen(skt: kernel.socket) -> bool:
     # Not isinstance(), which holds for all.
     isOurs = not {socket, _full}.isdisjoint(type(skt).__mro__) and not cast("socket", skt).isDirect
-    return isOurs and _isTCP(skt) and stays(skt) is None
+    return isOurs and _isTCP(skt) and not _isAmidImport() and stays(skt) is None
+
+
+def _isAmidImport() -> bool:
+    """
+    Return whether the caller, as a signal's handler, has interrupted the import of a module of the package,
+    half of which it would find: what it connects, or has listen, is the kernel's.  Those of the class that
+    L{load} returns wait for it (L{twisted_ib.drive.waiter.Handlers.keep}).
+    """
+    frame = None if _full is not None else sys._getframe(1)
+    while frame is not None:
+        # Of importlib.
+        if frame.f_code.co_name == "_find_and_load":
+            name: object = frame.f_locals.get("name")
+            if isinstance(name, str) and name.startswith("twisted_ib."):
+                return True
+        frame = frame.f_back
+    return False
 
 
 def _becomeFor(skt: kernel.socket, address: object) -> tuple[Carried | None, Reason | None]:
@@ -188,8 +207,15 @@ def _count(skt: kernel.socket, made: kernel.socket, why: Reason | None = None) -
     caller: str = sys._getframe(2).f_globals.get("__name__", "")
     if not _isTCP(skt) or caller.partition(".")[0] in ("asyncio", "twisted"):
         return
-    from twisted_ib.switch.reason import EXPLICIT, Reason, carried, kept, stayed
+    if _isAmidImport():
+        _uncounted.append(made)
+        return
+    from twisted_ib.switch.reason import EXPLICIT, SOCKET, Fallback, Reason, carried, kept, stayed
 
+    while _uncounted:
+        stayed(
+            _uncounted.pop(), Fallback(SOCKET, "a signal's handler had it amid the first connect or listen")
+        )
     fallback = stays(skt)
     if why is not None:
         kept[made] = why
