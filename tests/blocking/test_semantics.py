@@ -8,9 +8,13 @@ import errno
 import io
 import os
 import select as kernelSelect
+import signal
 import socket as kernel
 import sys
 import tempfile
+import threading
+from collections.abc import Callable
+from functools import partial
 from subprocess import PIPE, Popen
 from typing import Any
 
@@ -19,8 +23,10 @@ from tests.support.calls import requireReplaceable
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import select as offloadingSelect
 from twisted_ib import socket as offloading
+from twisted_ib.blocking import loop as module
 from twisted_ib.blocking.connection import RECEIVE_BYTES, SEND_BYTES
 from twisted_ib.blocking.loop import BlockingLoop
+from twisted_ib.errors import ForkedSocketError
 
 #: A program that sends and ends, without closing its socket; its arguments are the module and the port.
 _ENDS = """
@@ -336,6 +342,108 @@ class SemanticsTests(BlockingTestCase):
             finally:
                 os._exit(status)
         self.assertEqual(os.waitpid(pid, 0)[1], 0)
+
+    def test_forkedAmid(self) -> None:
+        """
+        A child that a signal's handler forks within a wait leaves that with the error of a parent's socket,
+        of the leader and of a follower; it works on with sockets of its own, and the parent hears of its
+        octets.
+        """
+        plain = kernel.socketpair()
+        for each in plain:
+            self.addCleanup(each.close)
+        for others in [], plain[:1]:
+            for follows in False, True:
+                one, other = self.pair()
+                self.forking(
+                    partial(offloadingSelect.select, [one, *others], [], [], HANG_SECONDS), other, follows
+                )
+                self.assertEqual(one.recv(1), b"x")
+                self.forking(partial(one.recv, 1, kernel.MSG_PEEK), other, follows)
+                self.assertEqual(one.recv(1), b"x")
+
+    def forking(self, call: Callable[[], object], other: Any, follows: bool) -> None:
+        """
+        Fork within a wait, and send something from the other end.
+
+        @param follows: Whether another thread drives the devices meanwhile.
+        """
+
+        def fork(*_: object) -> None:
+            if forks:
+                return
+            forks.append(True)
+            # Another thread has the lock meanwhile.
+            self.inThread(holding)
+            isHeld.wait()
+            pids.append(os.fork())
+            isForked.set()
+            if pids[-1]:
+                statuses.append(self.inThread(ended))
+            else:
+                # Else a wait would last for as long as its parent's.
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(int(HANG_SECONDS / 2))
+
+        def holding() -> None:
+            with self.loop:
+                isHeld.set()
+                isForked.wait()
+
+        def ended() -> int:
+            # The child has heard of nothing.
+            status = os.waitpid(pids[0], 0)[1]
+            other.send(b"x")
+            return status
+
+        pids: list[int] = []
+        forks: list[bool] = []
+        statuses: list[Any] = []
+        isHeld, isForked = threading.Event(), threading.Event()
+        self.addCleanup(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, fork))
+        led = self.pair()
+        leading = self.inThread(led[0].recv, 1) if follows else None
+        if follows:
+            waitUntil(lambda: self.loop.sleeping)
+        interrupting = self.inThread(self.interruptAsleep, threading.get_ident(), follows, forks)
+        try:
+            call()
+        except ForkedSocketError:
+            os._exit(1 if pids[0] else self.echoes())
+        finally:
+            if pids and not pids[0]:
+                os._exit(2)
+        interrupting.result(HANG_SECONDS)
+        self.assertEqual(statuses[0].result(HANG_SECONDS), 0)
+        if leading is not None:
+            led[1].send(b"y")
+            self.assertEqual(leading.result(HANG_SECONDS), b"y")
+
+    def interruptAsleep(self, thread: int, follows: bool, forks: list[bool]) -> None:
+        """
+        Send a thread signals once it waits, until it has forked: one that comes just before the wait's call
+        of the kernel does not end that.
+        """
+        loop = self.loop
+        waitUntil(lambda: loop.followers if follows else loop.sleeping and loop.leader == thread)
+
+        def interrupt() -> bool:
+            signal.pthread_kill(thread, signal.SIGUSR1)
+            return bool(forks)
+
+        waitUntil(interrupt)
+
+    def echoes(self) -> int:
+        """
+        Return the status of a child whose sockets work, and that takes no events of its parent's.
+        """
+        if os.readlink(f"/proc/self/fd/{self.loop.reactor.descriptor}") == "anon_inode:[eventpoll]":
+            return 4
+        listener = offloading.create_server((LOOPBACK, 0))
+        client = offloading.create_connection(listener.getsockname(), HANG_SECONDS)
+        accepted, _ = listener.accept()
+        accepted.sendall(b"own")
+        return 0 if client.recv(3, kernel.MSG_WAITALL) == b"own" and module.madeLoop() is not self.loop else 3
 
 
 class AsOverTCPTests(BlockingTestCase):

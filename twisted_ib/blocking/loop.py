@@ -471,6 +471,20 @@ class BlockingLoop:
             else:
                 self.reactor.dispose()
 
+    def leave(self) -> None:
+        """
+        The process is a forked child: a wait of the parent's, within which a signal's handler has forked,
+        ends here, and takes none of its events.
+        """
+        lock, self.lock = self.lock, NoLock()
+        if not lock._is_owned():
+            # Another thread of the parent's may have it; what called that wait gives it back.
+            lock._at_fork_reinit()
+        self.reactor.leave()
+        for each in self.followers:
+            if each.thread == get_ident():
+                each.leave()
+
     def _closeConnections(self) -> None:
         # As a kernel closes the sockets of a process: their peers get an end of stream, no reset.
         users = [user for channel in channelsOf(self.reactor) for user in channel.users]
@@ -533,7 +547,7 @@ def _forked() -> None:
         loop, _loop = _loop, None
         loop.forked = True
         loop.idling.take()
-        loop.lock = NoLock()
+        loop.leave()
         letAllGo(loop)
 
 

@@ -22,6 +22,8 @@ from twisted_ib.errors import ForkedSocketError
 
 Handler: TypeAlias = Callable[[int, FrameType | None], object]
 Waiting: TypeAlias = dict[int, tuple[Handler, FrameType | None]]
+# Now: the names may stand for others later (L{twisted_ib.blocking.patch}).
+_close, _dup2 = os.close, os.dup2
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
 
@@ -39,6 +41,18 @@ def isMain() -> bool:
     @return: Whether the calling thread is the one in which handlers of signals run.
     """
     return get_ident() == main_thread().ident
+
+
+def endWaits(descriptor: int) -> None:
+    """
+    End what waits for a descriptor in this process alone, a forked child: it is another file there, which is
+    ready at once, and no epoll(7).
+    """
+    # None may be free.
+    with suppress(OSError):
+        ready = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        _dup2(ready, descriptor, False)
+        _close(ready)
 
 
 class Follower:
@@ -124,6 +138,15 @@ class Waiter(Follower):
         elif self.lock.locked():
             self.lock.release()
 
+    def leave(self) -> None:
+        """
+        The process is a forked child: end its sleep there alone.
+        """
+        if self.bell >= 0:
+            endWaits(self.bell)
+        else:
+            self.wake()
+
     def sleep(self, seconds: float | None, kernel: select.poll | None) -> bool:
         """
         Wait to be woken.
@@ -161,6 +184,7 @@ class DrivingLock(TakenLock, Protocol):
     The same for who drives: an C{RLock}, or what stands for one.
     """
 
+    def _at_fork_reinit(self) -> None: ...
     def _is_owned(self) -> bool: ...
     def _release_save(self) -> object: ...
     def _acquire_restore(self, held: object, /) -> None: ...
@@ -290,6 +314,10 @@ class NoLock:
 
     def __enter__(self) -> None:
         self.acquire()
+
+    def _at_fork_reinit(self) -> None:
+        # It refuses the children of this child, too.
+        pass
 
     def _is_owned(self) -> bool:
         # Those that wait for it are the parent's.
@@ -442,12 +470,14 @@ class Handlers:
         Call something without the lock, in which the calling thread is.
 
         @param isFirst: Whether it has the lock again before those that wait.
+        @raise ForkedSocketError: A signal's handler has forked meanwhile, and this is the child.
         """
         isHandling = get_ident() == driving.lockQueue.main
         held: list[object] = []
+        lock = driving.lock
         try:
             # In one step: as soon as the lock is free, a signal's handler may raise.
-            held.extend(map(_release, (driving.lock,)))
+            held.extend(map(_release, (lock,)))
             if driving.lockQueue:
                 driving.lockQueue.wake()
             if self.waiting:
@@ -456,13 +486,16 @@ class Handlers:
         finally:
             if isHandling:
                 # In one step, too: amid a function of Python it may raise.
-                driving.lock._acquire_restore(held[0])
+                lock._acquire_restore(held[0])
+                if driving.lock is not lock:
+                    # It has forked, and this is the child: those that called this give back what they took.
+                    driving.lock.acquire()
             else:
                 # Not in that step, which sleeps on the lock itself if another thread is faster.
-                if not driving.lock.acquire(False):
-                    driving.lockQueue.acquire(driving.lock, isFirst)
+                if not lock.acquire(False):
+                    driving.lockQueue.acquire(lock, isFirst)
                 for _ in range(_times(held[0]) - 1):
-                    driving.lock.acquire(False)
+                    lock.acquire(False)
 
 
 class _Kept:

@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 
 from twisted_ib.drive.sleeper import milliseconds
 from twisted_ib.drive.turn import Idle
-from twisted_ib.drive.waiter import DrivingLock, LockQueue, handlers
+from twisted_ib.drive.waiter import DrivingLock, LockQueue, endWaits, handlers
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.reactor.loop import EPOLL_EVERY, progress
 
@@ -242,6 +242,13 @@ class DrivenReactor(IBReactor):
             drivers.sleeping = False
             if drivers.owner != get_ident():
                 drivers.own()
+
+    def leave(self) -> None:
+        """
+        The process is a forked child, whose epoll(7) is the parent's, too: it would take the events of that.
+        """
+        if not self._poller.closed:
+            endWaits(self.descriptor)
 
     def dispose(self) -> None:
         """
