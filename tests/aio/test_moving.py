@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from tests.aio.case import HOST, LoopTestCase, Recorder
+from tests.support.descriptors import moves, received
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import socket as offloading
 from twisted_ib.aio.moving import MovedStream
@@ -36,24 +37,6 @@ class BufferedRecorder(Recorder, asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.data_received(bytes(self._buffer[:nbytes]))
-
-
-def moves(skt: Any) -> None:
-    """
-    Have the end of a connection that has connected ask to move to TCP.
-    """
-    with skt.sdp.loop:
-        skt.sdp.stream.sleeps()
-
-
-def received(skt: Any, size: int) -> bytes:
-    """
-    Receive so many octets.
-    """
-    data = b""
-    while len(data) < size and (piece := skt.recv(size - len(data))):
-        data += piece
-    return data
 
 
 class MovingTests(LoopTestCase):

@@ -109,19 +109,6 @@ class BlockingTestCase(SynchronousTestCase):
         return connection, other
 
 
-def exactly(skt: Any, count: int) -> bytes:
-    """
-    Receive so many bytes.
-    """
-    data = b""
-    while len(data) < count:
-        piece = skt.recv(count - len(data))
-        if not piece:
-            raise EOFError(f"{len(data)} bytes, not {count}")
-        data += piece
-    return data
-
-
 def echo(listener: kernel.socket) -> None:
     """
     Accept one connection and send back what it sends.

@@ -25,8 +25,8 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from tests.blocking.case import BlockingTestCase, exactly
-from tests.support.descriptors import isOpen
+from tests.blocking.case import BlockingTestCase
+from tests.support.descriptors import exactly, isOpen
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib import socket as offloading

@@ -17,9 +17,8 @@ import termios
 from threading import Event
 from typing import Any
 
-from tests.blocking.case import exactly
 from tests.blocking.test_descriptors import Case
-from tests.support.descriptors import isOpen
+from tests.support.descriptors import exactly, isOpen
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.blocking.connection import SEND_BYTES
 from twisted_ib.blocking.files import flushAll

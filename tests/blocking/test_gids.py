@@ -15,7 +15,8 @@ from typing import Any
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.protocol import Factory, Protocol
 
-from tests.blocking.case import BlockingTestCase, echo, exactly
+from tests.blocking.case import BlockingTestCase, echo
+from tests.support.descriptors import exactly
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import select, selectors
 from twisted_ib import socket as offloading

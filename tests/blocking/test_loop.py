@@ -18,8 +18,9 @@ from typing import Any, cast
 from attrs import evolve
 from twisted.python import threadable
 
-from tests.blocking.case import LOOPBACK, BlockingTestCase, exactly
+from tests.blocking.case import LOOPBACK, BlockingTestCase
 from tests.support.calls import requireReplaceable
+from tests.support.descriptors import exactly
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import select, socket
 from twisted_ib.blocking import loop as module

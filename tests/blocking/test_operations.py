@@ -12,10 +12,11 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from tests.blocking.case import LOOPBACK, exactly
+from tests.blocking.case import LOOPBACK
 from tests.blocking.test_descriptors import Case
 from tests.blocking.test_files import waiting
 from tests.support.calls import requireReplaceable
+from tests.support.descriptors import exactly
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import socket as offloading
 from twisted_ib.blocking.connection import RECEIVE_BYTES, SEND_BYTES

@@ -28,9 +28,9 @@ from typing import Any
 
 from twisted.internet.task import Clock
 
-from tests.blocking.case import LOOPBACK, BlockingTestCase, exactly
+from tests.blocking.case import LOOPBACK, BlockingTestCase
 from tests.support.certificates import certificate
-from tests.support.descriptors import runForked
+from tests.support.descriptors import exactly, runForked
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib.blocking import select as ourSelect

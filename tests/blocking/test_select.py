@@ -11,8 +11,9 @@ from time import monotonic
 from typing import Any
 from unittest.mock import Mock
 
-from tests.blocking.case import BlockingTestCase, exactly
+from tests.blocking.case import BlockingTestCase
 from tests.support.calls import called, requireReplaceable
+from tests.support.descriptors import exactly
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import select, selectors
 from twisted_ib import socket as offloading

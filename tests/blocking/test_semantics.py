@@ -18,8 +18,9 @@ from functools import partial
 from subprocess import PIPE, Popen
 from typing import Any
 
-from tests.blocking.case import LOOPBACK, BlockingTestCase, exactly
+from tests.blocking.case import LOOPBACK, BlockingTestCase
 from tests.support.calls import requireReplaceable
+from tests.support.descriptors import exactly
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import select as offloadingSelect
 from twisted_ib import socket as offloading

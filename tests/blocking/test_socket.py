@@ -20,9 +20,9 @@ from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
-from tests.blocking.case import LOOPBACK, BlockingTestCase, echo, exactly
+from tests.blocking.case import LOOPBACK, BlockingTestCase, echo
 from tests.support.calls import requireReplaceable
-from tests.support.descriptors import runForked
+from tests.support.descriptors import exactly, runForked
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib import socket as offloading

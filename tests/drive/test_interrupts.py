@@ -15,8 +15,9 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from tests.blocking.case import BlockingTestCase, exactly
+from tests.blocking.case import BlockingTestCase
 from tests.support.calls import PACKAGE
+from tests.support.descriptors import exactly
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import socket as offloading
 from twisted_ib.hca.device.form import compiledModules

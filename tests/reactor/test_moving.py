@@ -27,6 +27,7 @@ from tests.aio.case import HOST
 from tests.blocking.protocol.test_moving import CLIENT
 from tests.internet.carriers import Accepting, HalfTalk, Talk
 from tests.support.certificates import certificate
+from tests.support.descriptors import moves, received
 from tests.support.waiting import HANG_SECONDS, becomes, runToEnd
 from tests.switch.case import SwitchTestsBuilder
 from twisted_ib import socket as offloading
@@ -88,30 +89,12 @@ class Pushing:
         self.log.append("stop")
 
 
-def moves(skt: Any) -> None:
-    """
-    Have the end of a connection that has connected ask to move to TCP.
-    """
-    with skt.sdp.loop:
-        skt.sdp.stream.sleeps()
-
-
 def aborts(skt: Any) -> None:
     """
     Have it reset what it has of SDP.
     """
     with skt.sdp.loop:
         skt.sdp.stream.abortConnection()
-
-
-def received(skt: Any, size: int) -> bytes:
-    """
-    Receive so many octets.
-    """
-    data = b""
-    while len(data) < size and (piece := skt.recv(size - len(data))):
-        data += piece
-    return data
 
 
 def ofTCP() -> tuple[kernel.socket, int]:

@@ -1,5 +1,5 @@
 """
-Helpers of tests of the host side: counting descriptors, and child processes.
+Helpers of tests of the host side: counting descriptors, what comes from a socket, and child processes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.waiting import waitUntil
 from twisted_ib.hca.host import libc
+from twisted_ib.switch.reason import kept
 
 
 def closeWakers(reactor: Any) -> None:
@@ -108,3 +109,34 @@ def awaitWatches(test: SynchronousTestCase) -> None:
         return found[0]
 
     test.patch(libc, "inotify", wait)
+
+
+def received(skt: Any, size: int) -> bytes:
+    """
+    Receive so many octets, or what there is until the end.
+    """
+    data = b""
+    while len(data) < size and (piece := skt.recv(size - len(data))):
+        data += piece
+    return data
+
+
+def exactly(skt: Any, size: int) -> bytes:
+    """
+    Receive so many octets.
+    """
+    data = received(skt, size)
+    if len(data) < size:
+        raise EOFError(f"{len(data)} bytes, not {size}")
+    return data
+
+
+def moves(skt: Any) -> None:
+    """
+    Have the end of a connection over SDP that has connected ask to move to TCP.
+    """
+    connection = skt.sdp
+    if connection is None:
+        raise AssertionError(f"{skt!r} goes over TCP: {kept.get(skt)}")
+    with connection.loop:
+        connection.stream.sleeps()

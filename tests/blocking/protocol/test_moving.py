@@ -22,12 +22,12 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.blocking.case import BlockingTestCase, exactly
+from tests.blocking.case import BlockingTestCase
 from tests.hca.base.machines import MachineTestsMixin
 from tests.reactor.test_tcpreasons import pageRows
 from tests.support.calls import PACKAGE, called
 from tests.support.certificates import certificate
-from tests.support.descriptors import descriptorsBefore
+from tests.support.descriptors import descriptorsBefore, exactly, moves
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import socket as offloading
 from twisted_ib.blocking import descriptors, files, moving, tls
@@ -41,7 +41,6 @@ from twisted_ib.hca.host.fdpassing import LINGER_RESET
 from twisted_ib.sdp.transport import SDPTransport
 from twisted_ib.switch import reason
 from twisted_ib.switch.gainless import ASLEEP_MESSAGES
-from twisted_ib.switch.reason import kept
 
 DATA = b"0123456789"
 MANY = 4 << 20
@@ -152,17 +151,6 @@ def polled(skt: Any) -> int:
     made = poll()
     made.register(skt)
     return dict(made.poll(0)).get(skt.fileno(), 0)
-
-
-def moves(skt: Any) -> None:
-    """
-    Have the end of a connection that has connected ask to move to TCP.
-    """
-    connection = skt.sdp
-    if connection is None:
-        raise AssertionError(f"{skt!r} goes over TCP: {kept.get(skt)}")
-    with connection.loop:
-        connection.stream.sleeps()
 
 
 class MachineTests(MachineTestsMixin, SynchronousTestCase):

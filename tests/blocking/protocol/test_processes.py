@@ -18,8 +18,8 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.blocking.case import LOOPBACK, BlockingTestCase, exactly
-from tests.support.descriptors import runForked
+from tests.blocking.case import LOOPBACK, BlockingTestCase
+from tests.support.descriptors import exactly, runForked
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits, select
 from twisted_ib import socket as offloading

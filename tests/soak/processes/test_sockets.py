@@ -14,7 +14,8 @@ from pathlib import Path
 from threading import Barrier
 from typing import Any
 
-from tests.blocking.case import BlockingTestCase, echo, exactly
+from tests.blocking.case import BlockingTestCase, echo
+from tests.support.descriptors import exactly
 from tests.support.waiting import HANG_SECONDS
 
 #: Requests of one combination.
