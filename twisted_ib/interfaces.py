@@ -301,7 +301,8 @@ class ISDPTransport(ITransport):
 
         @param byte: C{bytes} of length 1.
         @raise TypeError: it is not C{bytes}.
-        @raise ValueError: it has another length; or the transport is TLS.
+        @raise ValueError: it has another length; or the transport is TLS, or has moved to TCP, which that of
+            an L{ISDPUrgentProtocol} does not.
         """
 
     def setZeroCopyThresholds(registered: int | None = None, plain: int | None = None) -> None:

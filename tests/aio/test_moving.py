@@ -267,6 +267,47 @@ class MovingTests(LoopTestCase):
 
         self.play(scenario())
 
+    def test_socket(self) -> None:
+        """
+        What a program has of its socket is that of TCP's: options from before and later, the peer's address,
+        and a half-close; an urgent octet stays in the stream.
+        """
+        priority = kernel.SOL_SOCKET, kernel.SO_PRIORITY
+        keepAlive = kernel.SOL_SOCKET, kernel.SO_KEEPALIVE
+
+        async def scenario() -> None:
+            skt, protocol = await self.pair()
+            transport = protocol.transport
+            sock = transport.get_extra_info("socket")
+            sock.setsockopt(*priority, 3)
+            sock.setsockopt(*keepAlive, 1)
+            peer = sock.getpeername()
+            await self.ask(moves, skt)
+            await self.ask(skt.sendall, DATA)
+            await protocol.has(2 * len(DATA))
+            transport.write(DATA)
+            self.assertEqual(await self.ask(received, skt, len(DATA)), DATA)
+            await self.ask(skt.sendall, DATA)
+            await protocol.has(3 * len(DATA))
+            mine = transport._stream._mine
+            self.assertEqual([mine.getsockopt(*each) for each in (priority, keepAlive)], [3, 1])
+            self.assertEqual([sock.getsockopt(*each) for each in (priority, keepAlive)], [3, 1])
+            sock.setsockopt(*keepAlive, 0)
+            self.assertEqual((mine.getsockopt(*keepAlive), sock.getsockopt(*keepAlive)), (0, 0))
+            self.assertEqual(sock.getpeername(), peer)
+            await self.ask(skt.send, b"ab", kernel.MSG_OOB)
+            await self.ask(skt.sendall, b"c")
+            self.assertEqual(bytes(await protocol.has(3 * len(DATA) + 3))[-3:], b"abc")
+            sock.shutdown(kernel.SHUT_WR)
+            self.assertEqual(await self.ask(skt.recv, 1), b"")
+            await self.ask(skt.close)
+            await protocol.called("lost")
+            self.assertRaises(OSError, sock.getpeername)
+            self.assertRaises(OSError, sock.shutdown, kernel.SHUT_WR)
+
+        self.play(scenario())
+        self.assertEqual(self.errors, [])
+
     def test_askedTwice(self) -> None:
         """
         One that has moved is not moved again.

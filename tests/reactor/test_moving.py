@@ -35,7 +35,9 @@ from twisted_ib.blocking import loop, tls
 from twisted_ib.blocking.connecting import BlockingClient
 from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.blocking.socket import MovedSocket
+from twisted_ib.errors import MemoryAccessError, MemoryRegionError
 from twisted_ib.hca.host.fdpassing import LINGER_RESET
+from twisted_ib.interfaces import IRDMARegion, ISDPTransport, ISDPUrgentProtocol
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.switch.reason import MOVED
 from twisted_ib.switch.serverclient import Carrier, MovedServer, RedirectedServer
@@ -105,6 +107,21 @@ def ofTCP() -> tuple[kernel.socket, int]:
         other = kernel.create_connection(listener.getsockname())
         mine, _ = listener.accept()
     return other, mine.detach()
+
+
+@implementer(ISDPUrgentProtocol)
+class UrgentTalk(Talk):
+    """
+    Takes urgent bytes.
+    """
+
+    urgent = b""
+
+    def urgentDataReceived(self, byte: bytes) -> None:
+        """
+        Take one.
+        """
+        self.urgent += byte
 
 
 class MovingTests(SwitchTestsBuilder):
@@ -753,6 +770,141 @@ class MovingTests(SwitchTestsBuilder):
             await self.exchange(skt, other)
             transport.loseConnection()
             await self.ended(other)
+
+        self.play(scenario)
+
+    # -- what only SDP has
+
+    def memory(self, transport: Any) -> None:
+        """
+        Registered memory is there, and is the connection's.
+        """
+        with transport.registerMemory(len(DATA)) as region:
+            region.view[:] = DATA
+            self.assertEqual(self.successResultOf(transport.writeRegistered(region, 3, 4)), None)
+            self.assertRaises(MemoryAccessError, transport.writeRegistered, region, 3, 8)
+        self.assertRaises(MemoryAccessError, transport.writeRegistered, region)
+        self.assertRaises(TypeError, transport.writeRegistered, DATA)
+        self.assertRaises(TypeError, transport.registerMemory, None)
+        region = transport.registerMemory(DATA)
+        self.successResultOf(transport.writeRegistered(region, 7))
+        self.assertTrue(IRDMARegion.providedBy(region))
+
+    def urgent(self, transport: Any) -> None:
+        """
+        No byte is urgent.
+        """
+        for wrong, error in ("x", TypeError), (b"xy", ValueError), (b"", ValueError):
+            self.assertRaises(error, transport.sendUrgent, wrong)
+        error = self.assertRaises(ValueError, transport.sendUrgent, b"x")
+        self.assertIn("moved to TCP", str(error))
+
+    def thresholds(self, transport: Any) -> None:
+        """
+        All is copied, whatever its size.
+        """
+        transport.setZeroCopyThresholds(1, 1)
+        self.assertRaises(TypeError, transport.setZeroCopyThresholds, "1")
+        self.assertRaises(TypeError, transport.setZeroCopyThresholds, None, "1")
+
+    def test_table(self) -> None:
+        """
+        Of the interface each method works over TCP or raises; none loses anything, neither while something
+        comes over SDP nor behind that, nor in another thread.
+        """
+        pair = [DATA[:5], DATA[5:]]
+        table: dict[str, tuple[Callable[[Any], object], bytes]] = {
+            "write": (lambda transport: transport.write(DATA), DATA),
+            "writeSequence": (lambda transport: transport.writeSequence(pair), DATA),
+            "registerMemory": (self.memory, DATA[3:7] + DATA[7:]),
+            "writeRegistered": (self.memory, DATA[3:7] + DATA[7:]),
+            "sendUrgent": (self.urgent, b""),
+            "setZeroCopyThresholds": (self.thresholds, b""),
+            "getHost": (lambda transport: transport.getHost().port, b""),
+            "getPeer": (lambda transport: transport.getPeer().port, b""),
+            "loseConnection": (lambda transport: transport.loseConnection(), b""),
+        }
+        self.assertEqual(set(table), set(ISDPTransport.names(all=True)))
+
+        async def scenario() -> None:
+            skt, talk, other, patched = await self.half()
+            transport = talk.transport
+            for call, expected in table.values():
+                if expected:
+                    call(transport)
+                    self.assertEqual(await self.ask(received, other, len(expected)), expected)
+            self.urgent(transport)
+            patched.restore()
+            await self.driven(lambda: skt.sdp is None)
+            await self.exchange(skt, talk)
+            for call, expected in table.values():
+                call(transport)
+                self.assertEqual(await self.ask(received, skt, len(expected)), expected)
+            self.assertEqual(await self.ask(skt.recv, 1), b"")
+            await self.ended(talk)
+            transport.sendUrgent(b"x")
+            self.failureResultOf(transport.writeRegistered(None), ConnectionDone)
+            self.assertRaises(MemoryRegionError, transport.registerMemory, 1)
+
+        self.play(scenario)
+
+    def test_memoryEnds(self) -> None:
+        """
+        Registered memory is closed with the connection.
+        """
+
+        async def scenario() -> None:
+            _, talk = await self.moved()
+            region = talk.transport.registerMemory(1)
+            self.assertFalse(region.closed)
+            talk.transport.abortConnection()
+            await self.ended(talk, "ConnectionAborted")
+            self.assertTrue(region.closed)
+
+        self.play(scenario)
+
+    def test_urgentStays(self) -> None:
+        """
+        One whose protocol takes urgent bytes stays; at others they are a part of the stream.
+        """
+
+        async def scenario() -> None:
+            skt, talk = await self.pair(UrgentTalk())
+            await self.stays(skt, talk)
+            await self.ask(skt.send, b"x", kernel.MSG_OOB)
+            await self.until(lambda: talk.urgent)
+            self.assertEqual(talk.urgent, b"x")
+            talk.transport.abortConnection()
+            skt, talk = await self.moved()
+            size = len(talk.got())
+            await self.ask(skt.send, b"ab", kernel.MSG_OOB)
+            await self.ask(skt.sendall, b"c")
+            self.assertEqual((await self.has(talk, size + 3))[size:], b"abc")
+            talk.transport.abortConnection()
+
+        self.play(scenario)
+
+    def test_handle(self) -> None:
+        """
+        Options that a program sets on its handle go with it, and are those of TCP's socket.
+        """
+        keepAlive = kernel.SOL_SOCKET, kernel.SO_KEEPALIVE
+
+        async def scenario() -> None:
+            skt, talk = await self.pair()
+            handle = talk.transport.getHandle()
+            handle.setsockopt(kernel.SOL_SOCKET, kernel.SO_PRIORITY, 3)
+            await self.ask(moves, skt)
+            await self.exchange(skt, talk)
+            carrier = talk.transport._carrier.socket
+            self.assertEqual(carrier.getsockopt(kernel.SOL_SOCKET, kernel.SO_PRIORITY), 3)
+            handle.setsockopt(*keepAlive, 1)
+            self.assertEqual((carrier.getsockopt(*keepAlive), handle.getsockopt(*keepAlive)), (1, 1))
+            talk.transport.setTcpNoDelay(False)
+            self.assertEqual(carrier.getsockopt(kernel.IPPROTO_TCP, kernel.TCP_NODELAY), 0)
+            talk.transport.abortConnection()
+            await self.ended(talk, "ConnectionAborted")
+            self.assertRaises(OSError, handle.getpeername)
 
         self.play(scenario)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from twisted.python.failure import Failure
 
 from twisted_ib.hca.host.fdpassing import LINGER_RESET
+from twisted_ib.switch.serverclient import asOverSDP
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Transport
@@ -36,7 +37,7 @@ def move(transport: StreamTransport, stream: ServerStream, mine: socket.socket) 
     @param stream: Its stream.
     @param mine: This end of TCP.
     """
-    transport.carriedBy(MovedStream(transport, stream, mine))
+    transport.carriedBy(MovedStream(transport, stream, mine), mine)
 
 
 class MovedStream(Protocol):
@@ -66,7 +67,10 @@ class MovedStream(Protocol):
         stream.direct = 0
         self._redirect()
         mine.setblocking(False)
-        mine.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        asOverSDP(mine)
+        if stream.getTcpKeepAlive():
+            stream.setTcpKeepAlive(False)
+            mine.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         stream.moved(mine)
         loop = transport._loop
         self._plain = _makeTransport(loop, mine, self)
@@ -150,6 +154,16 @@ class MovedStream(Protocol):
         End this direction, behind what was written.
         """
         self._plain.write_eof()
+
+    def shut(self, how: int) -> None:
+        """
+        See L{StreamTransport.shut<twisted_ib.aio.transport.StreamTransport.shut>}.
+
+        @raise OSError: C{EBADF}: it has ended.
+        """
+        # The kernel says so.
+        self._mine.getpeername()
+        self._transport.shut(how)
 
     # -- the end
 

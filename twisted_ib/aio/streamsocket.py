@@ -147,11 +147,11 @@ class StreamSocket(ConnectionHandle):
     @ivar stream: The stream.
     @ivar lost: Why it ended before there was a transport, or L{None}; of the first one.
     @ivar taken: Whether there is a transport.
-    @ivar hasEnded: Whether the peer sends no more; of the first one, as C{hasMoved}: whether TCP carries it.
+    @ivar hasEnded: Whether the peer sends no more; of the first one, as C{moved}.
     """
 
     lost: Failure | None = None
-    taken = hasEnded = hasMoved = False
+    taken = hasEnded = False
     _first: StreamSocket | None = None
     _isClosed = False
     #: Of the first one: whether the stream has ended, and how many of these are not closed.
@@ -267,7 +267,7 @@ class StreamSocket(ConnectionHandle):
         """
         Return whether the connection may move to TCP: the first one alone has it, and its peer sends.
         """
-        return self._open == 1 and not (self._isClosed or self._isOver or self.hasEnded or self.hasMoved)
+        return self._open == 1 and not (self._isClosed or self._isOver or self.hasEnded or self.moved)
 
     def asked(self, stream: ServerStream, descriptor: int) -> bool:
         """
@@ -302,7 +302,7 @@ class StreamSocket(ConnectionHandle):
         @raise OSError: C{EBADF}: this one is closed, or the stream has ended.
         """
         first = self.first
-        if first._isOver or first.hasMoved or self._isClosed:
+        if first._isOver or first.moved or self._isClosed:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         made = StreamSocket(self._connected)
         ConnectionHandle.__init__(made, self.stream)

@@ -312,13 +312,15 @@ class StreamTransport(_FlowControl):
         stream.moveTo(descriptor, self.mayMove, partial(move, self, stream))
         return True
 
-    def carriedBy(self, stream: Any) -> None:
+    def carriedBy(self, stream: Any, mine: socket.socket) -> None:
         """
         The connection has moved.
 
         @param stream: The object in the place of its stream from now on.
+        @param mine: This end of TCP.
         """
-        self._stream, self._socket.first.hasMoved = stream, True
+        self._stream = stream
+        self._socket.first.movedTo(mine)
         self._limit()
         vars(self)["write"] = stream.write
 

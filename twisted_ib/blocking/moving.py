@@ -37,7 +37,7 @@ from twisted_ib.blocking import descriptors
 from twisted_ib.blocking.select import _poll
 from twisted_ib.hca.base.machine import Machine, ignored, listed
 from twisted_ib.hca.host.fdpassing import LINGER_RESET, refuse, takeTCP
-from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer
+from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer, asOverSDP
 
 if TYPE_CHECKING:
     from twisted_ib.blocking.connection import Connection
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 #: Options that programs set, which go with a connection.
 _OPTIONS: Final = (
-    *((kernel.SOL_SOCKET, each) for each in (kernel.SO_KEEPALIVE, kernel.SO_LINGER, kernel.SO_OOBINLINE)),
+    *((kernel.SOL_SOCKET, each) for each in (kernel.SO_KEEPALIVE, kernel.SO_LINGER)),
     *((kernel.IPPROTO_TCP, each) for each in (kernel.TCP_KEEPIDLE, kernel.TCP_KEEPINTVL, kernel.TCP_KEEPCNT)),
     (kernel.IPPROTO_TCP, kernel.TCP_USER_TIMEOUT),
 )
@@ -232,8 +232,7 @@ class Move:
         for level, option in _OPTIONS:
             with suppress(OSError):
                 plain.setsockopt(level, option, _Plain.getsockopt(skt, level, option, 8))
-        # As over SDP, where nothing waits for an answer; an accepted one has not what its listener was told.
-        plain.setsockopt(kernel.IPPROTO_TCP, kernel.TCP_NODELAY, 1)
+        asOverSDP(plain)
         plain.setblocking(os.get_blocking(number))
         _dup2(plain.fileno(), number, os.get_inheritable(number))
         plain.close()

@@ -5,12 +5,14 @@ The memory regions and memory windows of one connection.
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zope.interface import implementer
 
 from twisted_ib.errors import MemoryAccessError, MemoryRegionError
 from twisted_ib.hca.memory.access import LOCAL_WRITE, ZERO_BASED
+from twisted_ib.hca.memory.memory import Memory
 from twisted_ib.hca.memory.regions import MemoryRegion, ProtectionDomain
 from twisted_ib.hca.memory.windows import MemoryWindow, WindowType
 from twisted_ib.hca.queues.requests import SGE
@@ -18,7 +20,6 @@ from twisted_ib.interfaces import IRDMARegion, IRDMAWindow
 from twisted_ib.internet.addressing.addresses import checkInteger
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.device.device import Device
     from twisted_ib.hca.queues.queuepair import QueuePair
 
 
@@ -194,6 +195,51 @@ class Owner(Protocol):
         """
 
 
+class Home(Protocol):
+    """
+    Has the memory: a device, or L{PlainHome}.
+    """
+
+    @property
+    def memory(self) -> Memory:
+        """
+        The registered memory.
+        """
+
+    def allocateMemory(self, size: int, access: int, pd: ProtectionDomain) -> MemoryRegion:
+        """
+        Allocate and register memory.
+        """
+
+    def deregisterMemory(self, region: MemoryRegion) -> object:
+        """
+        Deregister memory, and free what was allocated.
+        """
+
+
+class PlainHome:
+    """
+    The memory of a connection without a device, which no peer reaches.
+
+    @ivar memory: The registered memory.
+    """
+
+    def __init__(self) -> None:
+        self.memory = Memory(SystemRandom().getrandbits)
+
+    def allocateMemory(self, size: int, access: int, pd: ProtectionDomain) -> MemoryRegion:
+        """
+        Allocate and register memory.
+        """
+        return self.memory.register(bytearray(size), access, pd)
+
+    def deregisterMemory(self, region: MemoryRegion) -> None:
+        """
+        Deregister it.
+        """
+        self.memory.deregister(region)
+
+
 class Regions:
     """
     The registered memory of one connection.
@@ -203,7 +249,7 @@ class Regions:
 
     __slots__ = ("_device", "_open", "_owner", "pd")
 
-    def __init__(self, device: Device, pd: ProtectionDomain, owner: Owner) -> None:
+    def __init__(self, device: Home, pd: ProtectionDomain, owner: Owner) -> None:
         self._device = device
         self._owner = owner
         # Made with the first one: most connections have none.

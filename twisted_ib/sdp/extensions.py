@@ -193,6 +193,12 @@ class Extensions:
         """
         return self.zeroCopySend.unfinished() or self.zeroCopyReceive.unread()
 
+    def isQuiet(self) -> bool:
+        """
+        Return whether nothing of it waits, be it to be sent, or for the peer.
+        """
+        return not (self.zeroCopySend.items or self.zeroCopySend.size or self.inUse())
+
     def discard(self) -> None:
         """
         Drop all queued sends.

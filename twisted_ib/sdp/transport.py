@@ -181,7 +181,8 @@ class SDPTransport(Transport, Stream):
         """
         if self.buffer is not None or self.written is not None or self.pendingControl is not None:
             return False
-        idle = not self.held and self.extensions is None and not self.ending
+        extensions = self.extensions
+        idle = not self.held and not self.ending and (extensions is None or extensions.isQuiet())
         return idle and self.queuePair.pending is None and self.machine.credits() > 1
 
     def whenQuiet(
@@ -300,6 +301,12 @@ class SDPTransport(Transport, Stream):
         return extensions.zeroCopySend.queueRegistered(region, piece)
 
     def sendUrgent(self, byte: bytes) -> None:
+        self._checkUrgent(byte)
+        ended = self._writeDisconnected or self._aborting or self.queuePair.path is None
+        if self.connected and not ended and not self.disconnSent:
+            self.openExtensions().zeroCopySend.queueUrgent(byte)
+
+    def _checkUrgent(self, byte: bytes) -> None:
         self.checkCaller()
         if not isinstance(byte, bytes):
             raise TypeError("Data must be bytes")
@@ -308,16 +315,17 @@ class SDPTransport(Transport, Stream):
         # The byte would travel in the clear, and corrupt the TLS records of a peer that reads it inline.
         if wrapsTLS(self.protocol):
             raise ValueError("there is no urgent data in TLS")
-        ended = self._writeDisconnected or self._aborting or self.queuePair.path is None
-        if self.connected and not ended and not self.disconnSent:
-            self.openExtensions().zeroCopySend.queueUrgent(byte)
 
-    def setZeroCopyThresholds(self, registered: int | None = None, plain: int | None = None) -> None:
+    def _checkThresholds(self, registered: int | None, plain: int | None) -> tuple[int | None, int | None]:
         self.checkCaller()
         if registered is not None:
             registered = checkInteger("registered", registered)
         if plain is not None:
             plain = max(checkInteger("plain", plain), 1)
+        return registered, plain
+
+    def setZeroCopyThresholds(self, registered: int | None = None, plain: int | None = None) -> None:
+        registered, plain = self._checkThresholds(registered, plain)
         zeroCopySend = self.openExtensions().zeroCopySend
         if registered is not None:
             zeroCopySend.least = registered

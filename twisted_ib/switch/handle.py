@@ -8,6 +8,7 @@ import errno
 import os
 import socket
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.address import IPv4Address, IPv6Address
@@ -171,7 +172,11 @@ class ListeningHandle(Handle):
 class ConnectionHandle(Handle):
     """
     The handle of a connection over SDP.
+
+    @ivar moved: The socket of TCP that carries it since it has moved, or L{None}.
     """
+
+    moved: socket.socket | None = None
 
     def __init__(self, transport: RedirectedServer | RedirectedClient) -> None:
         super().__init__(transport.getHost())
@@ -189,12 +194,33 @@ class ConnectionHandle(Handle):
         """
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
+    def movedTo(self, skt: socket.socket) -> None:
+        """
+        TCP carries the connection: the socket gets the options that were set here, and those that are.
+        """
+        self.moved = skt
+        for (level, option), value in self._set.items():
+            # One may be of another version of IP than that of TCP's connection.
+            with suppress(OSError):
+                skt.setsockopt(level, option, value)
+
     def getpeername(self) -> tuple[Any, ...]:
-        if not self._transport.connected:
+        if self.moved is not None:
+            # An error, if it has ended.
+            self.moved.getpeername()
+        elif not self._transport.connected:
             return super().getpeername()
         return pairOf(self._transport.getPeer())
 
+    def getsockopt(self, level: int, option: int, buflen: int = 0) -> int | bytes:
+        if self.moved is not None:
+            return self.moved.getsockopt(level, option, buflen)
+        return super().getsockopt(level, option, buflen)
+
     def setsockopt(self, level: int, option: int, value: Any, optlen: int | None = None) -> None:
+        if self.moved is not None:
+            self.moved.setsockopt(level, option, value)
+            return
         # TCP_NODELAY and SO_KEEPALIVE are the transport's.
         on = any(value) if isinstance(value, bytes) else bool(value)
         # TCP_NODELAY is remembered only: a stream has no Nagle delay.  SO_KEEPALIVE starts probes by an RDMA

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from twisted.internet import tcp
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import ISSLTransport, ISystemHandle
 from twisted.python import log
@@ -17,7 +17,10 @@ from twisted.python.failure import Failure
 from zope.interface import directlyProvides, implementer
 
 from twisted_ib.configuration.words import SDP
+from twisted_ib.errors import MemoryRegionError
 from twisted_ib.hca.host.fdpassing import refuse, takeTCP
+from twisted_ib.interfaces import ISDPUrgentProtocol
+from twisted_ib.internet.region import PlainHome, Regions
 from twisted_ib.limits import SEND_BUFFER
 from twisted_ib.sdp.port import SDPClient, SDPServer
 from twisted_ib.sdp.protocol.machine import State
@@ -25,6 +28,7 @@ from twisted_ib.switch.handle import ConnectionHandle
 from twisted_ib.switch.reason import MOVED
 
 if TYPE_CHECKING:
+    import _socket
     from collections.abc import Callable
 
     from twisted.internet.interfaces import IProtocol, IReactorFDSet
@@ -126,10 +130,12 @@ class RedirectedServer(_Handled, SDPServer):
         """
         isClosing = self.disconnecting or self._aborting or self._writeDisconnecting
         isPlain = self.extensions is None and not self.TLS
+        # Over TCP an urgent byte has no sign of its own.
+        isUrgent = ISDPUrgentProtocol.providedBy(self.protocol)
         # A producer that is to be asked for each piece is asked within registerProducer().
         isPaced = self.producer is None or self.streamingProducer
         isOpen = self.connected and not isClosing and self.machine.state is State.ESTABLISHED
-        return bool(isOpen and isPlain and isPaced)
+        return bool(isOpen and isPlain and isPaced and not isUrgent)
 
     def moved(self, skt: socket.socket) -> None:
         """
@@ -150,12 +156,13 @@ class RedirectedServer(_Handled, SDPServer):
         self.answerSuspend()
         # Of what may be written by a method that a program has kept, nothing is to go to SDP.
         self.discard()
-        # As over SDP, where nothing waits for an answer.
-        skt.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        carrier = Carrier(skt, self)
+        asOverSDP(skt)
         if self.getTcpKeepAlive():
             self.setTcpKeepAlive(False)
-            carrier.setTcpKeepAlive(True)
+            skt.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(self, "_handle"):
+            self._handle.movedTo(skt)
+        carrier = Carrier(skt, self)
         vars(self).pop("producer", None)
         vars(self).update(_carrier=carrier, write=carrier.write)
         self.__class__ = MovedServer
@@ -169,6 +176,16 @@ class RedirectedServer(_Handled, SDPServer):
     def abandon(self) -> None:
         self._leavePeers()
         super().abandon()
+
+
+def asOverSDP(skt: _socket.socket) -> None:
+    """
+    Set the options of a socket to which a connection moves.
+    """
+    # Nothing waits for an answer, and an urgent byte stays in the stream, where who does not ask for it
+    # would miss it.
+    skt.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    skt.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
 
 
 def _decided(mine: socket.socket, move: Callable[[socket.socket], object], isAllowed: bool) -> None:
@@ -189,6 +206,7 @@ class Carrier(tcp.Connection):
     _tlsClientDefault = False
     _isCalled = _isDue = False
     _stream: RedirectedServer | None
+    _regions: Regions | None = None
 
     def __init__(self, skt: socket.socket, stream: RedirectedServer) -> None:
         """
@@ -265,6 +283,24 @@ class Carrier(tcp.Connection):
     def connectionLost(self, reason: Failure) -> None:
         self._end()
         super().connectionLost(reason)
+        regions, self._regions = self._regions, None
+        if regions is not None:
+            regions.close()
+
+    # -- registered memory, from which a peer that TCP reaches gets copies
+
+    def openRegions(self, owner: MovedServer) -> Regions:
+        """
+        Return the connection's registered memory, made when first needed.
+
+        @raise MemoryRegionError: The connection has ended.
+        """
+        if self._regions is None:
+            if not self.connected:
+                raise MemoryRegionError("the connection has ended")
+            home = PlainHome()
+            self._regions = Regions(home, home.memory.allocateDomain(), owner)
+        return self._regions
 
 
 class _Carried:
@@ -316,6 +352,8 @@ class MovedServer(RedirectedServer):
     stopReading = _Carried()
     startWriting = _Carried()
     stopWriting = _Carried()
+    getTcpNoDelay = _Carried()
+    setTcpNoDelay = _Carried()
     getTcpKeepAlive = _Carried()
     setTcpKeepAlive = _Carried()
     connectionLost = _Carried()
@@ -323,6 +361,12 @@ class MovedServer(RedirectedServer):
     def _writeSlowly(self, data: Any) -> None:
         # A program has kept the stream's own C{write}.
         self._carrier.write(data)
+
+    def getHandle(self) -> ConnectionHandle:
+        handle = super().getHandle()
+        if handle.moved is None:
+            handle.movedTo(self._carrier.socket)
+        return handle
 
     def startTLS(self, contextFactory: Any, normal: bool = True) -> None:
         carrier = self._carrier
@@ -333,9 +377,26 @@ class MovedServer(RedirectedServer):
     def writeRegistered(
         self, region: RDMARegion, offset: int = 0, length: int | None = None
     ) -> Deferred[None]:
-        piece = self.openExtensions().openRDMA().regions.piece(region, offset, length)
-        self._carrier.write(bytes(region.view[offset : offset + piece.length]))
+        self.checkCaller()
+        carrier = self._carrier
+        if not carrier.connected or carrier._writeDisconnected or carrier._aborting:
+            return fail(ConnectionDone("the connection has ended"))
+        piece = carrier.openRegions(self).piece(region, offset, length)
+        carrier.write(bytes(region.view[offset : offset + piece.length]))
         return succeed(None)
+
+    def registerMemory(self, sizeOrBuffer: Any, access: int | None = None) -> RDMARegion:
+        self.checkCaller()
+        return self._carrier.openRegions(self).register(sizeOrBuffer, access)
+
+    def sendUrgent(self, byte: bytes) -> None:
+        self._checkUrgent(byte)
+        if self._carrier.connected:
+            raise ValueError("there is no urgent data on a connection that has moved to TCP")
+
+    def setZeroCopyThresholds(self, registered: int | None = None, plain: int | None = None) -> None:
+        # All is copied.
+        self._checkThresholds(registered, plain)
 
     def mayMove(self) -> bool:
         return False
@@ -346,7 +407,7 @@ class MovedServer(RedirectedServer):
         self._carrier.streamEnded()
 
     def lost(self, reason: Exception) -> None:
-        # What the client has sent over SDP is not all here: what it sends by TCP would be out of place.
+        # Some of the client's octets over SDP may be missing: those that come by TCP would be out of place.
         self._carrier.connectionLost(Failure(ConnectionLost(str(reason))))
 
     def _raised(self) -> None:

@@ -4,6 +4,7 @@ Tests of connections of blocking sockets that move to TCP: see L{twisted_ib.bloc
 
 from __future__ import annotations
 
+import errno
 import os
 import select as kernel_select
 import socket as kernel
@@ -244,6 +245,36 @@ class MovingTests(BlockingTestCase):
         self.assertEqual(one.recv(100), DATA)
         other.close()
         self.assertEqual(one.recv(100), b"")
+
+    def test_urgent(self) -> None:
+        """
+        An urgent octet stays in the stream, as over SDP, once a connection has moved, and before.
+        """
+        one, other = self.moved()
+        for sender, receiver in (one, other), (other, one):
+            sender.send(b"ab", kernel.MSG_OOB)
+            sender.sendall(b"c")
+            self.assertEqual(exactly(receiver, 3), b"abc")
+            receiver.setblocking(False)
+            self.assertEqual(self.assertRaises(OSError, receiver.recv, 1, kernel.MSG_OOB).errno, errno.EINVAL)
+
+    def test_urgentMeanwhile(self) -> None:
+        """
+        One that is sent before both ends have moved does not hold them up.
+        """
+        one, other = self.pair()
+        other.send(b"x", kernel.MSG_OOB)
+        self.assertEqual(exactly(one, 1), b"x")
+        moves(one)
+        one.send(b"ab", kernel.MSG_OOB)
+        self.assertEqual(exactly(other, 2), b"ab")
+        one.sendall(DATA)
+        self.assertEqual(exactly(other, len(DATA)), DATA)
+        other.sendall(DATA)
+        self.assertEqual(exactly(one, len(DATA)), DATA)
+        one.sendall(DATA)
+        self.assertEqual(exactly(other, len(DATA)), DATA)
+        self.assertEqual([type(each) for each in (one, other)], [MovedSocket, MovedSocket])
 
     def test_why(self) -> None:
         """
