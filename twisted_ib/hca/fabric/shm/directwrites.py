@@ -167,7 +167,7 @@ class DirectWrites:
         Let the peer write to a region through a queue pair that has the right to.
         """
         word = number << 32 | region.key
-        if word in self._granted or self._isClosed or not self._there[self._asks]:
+        if word in self._granted or self._isClosed:
             return
         mine = self._mine or self._share()
         if mine is None:
