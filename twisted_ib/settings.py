@@ -8,8 +8,6 @@ docs.settings} makes C{docs/settings.md} of it.
 
 from __future__ import annotations
 
-import os
-
 #: Not typing's, which takes longer to import than the rest of C{ib-run}'s first start; it is true for mypy.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -216,10 +214,3 @@ def unknown(names: Iterable[str]) -> Iterator[str]:
     @return: those that look like this package's own, and are none: nothing reads them.
     """
     return (name for name in names if name.startswith(PREFIX) and name not in VARIABLES)
-
-
-def chosenDevice() -> str | None:
-    """
-    @return: the name of the only device that a program of C is shown; L{None} for all.
-    """
-    return os.environ.get(DEVICE) or None

@@ -210,7 +210,7 @@ class CallBytecodeTests(CallTests):
     """
 
     recorded = {
-        "post_send": 770,
+        "post_send": 768,
         "post_recv": 349,
         "poll_cq, arriving": 1135,
         "poll_cq": 399,

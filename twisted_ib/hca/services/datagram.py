@@ -326,6 +326,9 @@ class DatagramResponder:
         self._receives.end(receive, WCStatus.LOC_PROT_ERR)
         work.queuePair.fail(QueuePairError(f"a receive of queue pair {number} ended with LOC_PROT_ERR"))
 
+    def accessChanged(self) -> None:
+        pass  # A peer of datagrams reaches no memory.
+
     def flush(self) -> None:
         """
         Complete all receives of its own in order with WR_FLUSH_ERR.

@@ -32,7 +32,7 @@ from twisted_ib.hca.memory.access import LOCAL_READ
 from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import SendFlags
 from twisted_ib.hca.services.operations.local import LocalOperation
-from twisted_ib.hca.services.operations.operation import Operation, RespondedOperation
+from twisted_ib.hca.services.operations.operation import BY_RECORD, Operation, RespondedOperation
 from twisted_ib.hca.services.operations.rows import serviceOperations
 from twisted_ib.hca.services.operations.send import PostedSend
 from twisted_ib.hca.services.operations.write import PostedWrite
@@ -68,8 +68,6 @@ _SIGNALED = int(SendFlags.SIGNALED)
 _FENCE = int(SendFlags.FENCE)
 _SUCCESS = WCStatus.SUCCESS
 _RTS = QPState.RTS
-#: Of a WRITE: whether it is done without a record, or waits to be.
-_BY_RECORD, _DONE, _LATER = range(3)
 
 
 class Requester(SendQueue):
@@ -79,14 +77,11 @@ class Requester(SendQueue):
 
     An operation starts in C{_unsent}; when its last record is in the medium, or when it cannot be sent, it
     moves to C{onTheWay}; when everything before it is done and its own result is known, it completes.
-
-    @cvar transport: the bits of the service in opcodes.
     """
 
     __slots__ = ("_acknowledged", "_asked", "_isExpected", "_pausing", "_resuming", "_timer", "_waiting")
 
     operations = serviceOperations(QPType.RC)
-    transport = 0
 
     def __init__(self, work: WorkQueues) -> None:
         super().__init__(work)
@@ -167,18 +162,14 @@ class Requester(SendQueue):
                     isPlain = not operation.isLast and onTheWay[-1].status is _SUCCESS
                 if not isPlain and not self._mayGo(operation, work):
                     break
-                placed = _BY_RECORD
-                if (
-                    operation.isWrite
-                    and work.queuePair.path is not None
-                    and work.queuePair.path.peerGrants[0]
-                ):
-                    placed = self._place(operation, work)
-                if placed == _DONE:
-                    pass
-                elif placed == _LATER:
-                    break
-                elif not operation.carriesData and isinstance(operation, LocalOperation):
+                if operation.isWrite:
+                    path = work.queuePair.path
+                    if path is not None and path.peerGrants[0] and not self._resuming:
+                        placed = self._place(operation, work, path)
+                        if placed is not BY_RECORD:
+                            anyDone = bool(placed)
+                            break
+                if not operation.carriesData and isinstance(operation, LocalOperation):
                     operation.execute(work)
                     anyDone = True
                 elif not self._publish(operation, work):
@@ -186,7 +177,7 @@ class Requester(SendQueue):
                 del unsent[0]
                 onTheWay.append(operation)
                 # Nothing is sent behind a request that failed here; those before it still complete.
-                if placed == _DONE or operation.status is not _SUCCESS:
+                if operation.status is not _SUCCESS:
                     anyDone = True
                     break
                 if asks and isinstance(operation, RespondedOperation):
@@ -199,25 +190,6 @@ class Requester(SendQueue):
             if onTheWay:
                 return
             # A request may have waited for others, which are done now.
-
-    def _place(self, operation: Operation, work: WorkQueues) -> int:
-        # Does a WRITE without a record, if the peer has granted it, and has nothing of before: what it
-        # executes later would come too late.  If that is WRITEs only, this one waits, and all that follow.
-        path, onTheWay = work.queuePair.path, self.onTheWay
-        if path is None or self._resuming or self.transport or operation.length > limits.PULL_MOST:
-            return _BY_RECORD
-        if onTheWay and not (onTheWay[0].isWrite and onTheWay[-1].isWrite):
-            return _BY_RECORD
-        try:
-            if not operation.place(path, work.queuePair.remote, work.pd, not onTheWay):
-                return _BY_RECORD
-        # As _publish() finds, too.
-        except MemoryAccessError:
-            return _BY_RECORD
-        if onTheWay:
-            return _LATER
-        operation.begun = True
-        return _DONE
 
     def _publishSend(self, operation: PostedSend | PostedWrite, work: WorkQueues) -> None:
         # Publishes the only request, as _publish() and pump() have it, where there is nothing else to do: a
@@ -233,10 +205,12 @@ class Requester(SendQueue):
             path.track((operation.position, self))
         except MemoryAccessError:
             operation.status = WCStatus.LOC_PROT_ERR
+            del self._unsent[0]
+            self.onTheWay.append(operation)
+            self._complete()
+            return
         del self._unsent[0]
         self.onTheWay.append(operation)
-        if operation.status is not _SUCCESS:
-            self._complete()
 
     def _publishSends(self, work: WorkQueues) -> None:
         # Publishes the first requests, as far as _publish() and pump() would do no more.

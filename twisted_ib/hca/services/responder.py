@@ -77,9 +77,8 @@ class _Silence:
     __slots__ = ("_body", "_path", "_word")
 
     def __init__(self, path: IPath, queuePair: Any) -> None:
-        # Notifies the requester of a queue pair that ended with responses outstanding.  The
-        # requests were consumed, so position 0 stands for them: the oldest request that awaits its
-        # response.
+        # Notifies the requester of a queue pair that ended with responses outstanding.  The requests were
+        # consumed, so position 0 stands for them: the oldest request that awaits its response.
         self._path = path
         self._word = ACKNOWLEDGE << 24 | queuePair.remote
         self._body = REFUSAL.pack(ABSENT, queuePair.number, 0)
@@ -109,8 +108,7 @@ class ResponseScheduler:
         """
         How many more response records the peer may get in this turn of the device.
         """
-        # Counted per peer, not per queue pair: a peer must not get more by opening more queue
-        # pairs.
+        # Counted per peer, not per queue pair: a peer must not get more by opening more queue pairs.
         if self._turn != self._device.turns:
             self._turn, self.used = self._device.turns, 0
         return max(0, limits.RECORDS_PER_TURN - self.used)
@@ -153,16 +151,25 @@ class ResponseQueue:
 
     @ivar work: the work queues it belongs to; L{None} once closed.
     @ivar owed: the responses; a deque from the first one on.
+    @ivar granting: the path by which the peer may write without being asked, if it may.
     """
 
-    __slots__ = ("_path", "owed", "work")
+    __slots__ = ("_path", "granting", "owed", "work")
 
     def __init__(self, work: WorkQueues | None) -> None:
         self.work = work
         self.owed: deque[Response] | tuple[()] = ()
-        # Where it waits for room or for its next turn, if it does; set only while responses are
-        # owed.
+        self.granting: IPath | None = None
+        # Where it waits for room or for its next turn, if it does; only while responses are owed.
         self._path: Any = None
+
+    def revoke(self) -> None:
+        """
+        Take back what the peer may do without being asked; before the rights of the queue pair end.
+        """
+        path, self.granting = self.granting, None
+        if path is not None and self.work is not None:
+            path.revokeWrites(self.work.queuePair)
 
     def add(self, answer: Response) -> None:
         """
@@ -197,15 +204,15 @@ class ResponseQueue:
         """
         Drop all that is owed; the peer is notified if it waits for a response.
         """
+        self.revoke()
         work, self.work = self.work, None
         path, self._path = self._path, None
         if path is not None:
             path.wantNoSpace(self)
             if path.scheduler is not None:
                 path.scheduler.leave(self)
-            # On a wire the requester would retry until retry_cnt is used up (IBTA vol. 1
-            # 9.9.2.1.1).  This medium loses nothing, so the requester has no timer for it and must
-            # be notified.
+            # On a wire the requester would retry until retry_cnt is used up (IBTA vol. 1 9.9.2.1.1).  This
+            # medium loses nothing, so the requester has no timer for it and must be notified.
             if path.alive and work is not None:
                 _Silence(path, work.queuePair).resume()
         self.owed = ()
@@ -220,8 +227,7 @@ class ResponseQueue:
         try:
             for _ in range(left):
                 if scheduler is not None:
-                    # Counted before it is sent: an attempt that finds no room has cost the turn as
-                    # much.
+                    # Counted before it is sent: an attempt that finds no room has cost the turn as much.
                     scheduler.used += 1
                 if not owed[0].publish(work, path, remote):
                     self._wait(path)
@@ -235,9 +241,8 @@ class ResponseQueue:
             self._refuse(work, path, remote)
 
     def _refuse(self, work: WorkQueues, path: IPath, remote: int) -> None:
-        # The memory went away before the response was out (NAK of IBTA vol. 1 9.7.5.2).  The
-        # request was consumed, so position 0 stands for it: the oldest request that awaits its
-        # response.
+        # The memory went away before the response was out (NAK of IBTA vol. 1 9.7.5.2).  The request was
+        # consumed, so position 0 stands for it: the oldest request that awaits its response.
         queuePair = work.queuePair
         body = REFUSAL.pack(NAK_REMOTE_ACCESS, queuePair.number, 0)
         if path.post(ACKNOWLEDGE << 24 | remote, b"", body, len(body)):
@@ -281,7 +286,6 @@ class Responder:
 
     __slots__ = (
         "_answers",
-        "_granting",
         "_message",
         "_receives",
         "isFresh",
@@ -294,8 +298,6 @@ class Responder:
         self._answers = _NONE_OWED
         self.isFresh = True
         self._message: IncomingMessage | None = None
-        # The path by which the peer may write without being asked.
-        self._granting: IPath | None = None
 
     # -- posting
 
@@ -356,8 +358,7 @@ class Responder:
             self._take(work, opcode, buffer, start, stop)
         except Refused as refused:
             syndrome = refused.syndrome
-            # IBTA vol. 1 9.7.5.2.8: an RNR NAK changes no state; the peer sends the same request
-            # again.
+            # IBTA vol. 1 9.7.5.2.8: an RNR NAK changes no state; the peer sends the same request again.
             if syndrome & ~0x1F != RNR:
                 if not self._answers.owed:
                     self._fail(work, refused.status, syndrome, refused.reason)
@@ -462,21 +463,22 @@ class Responder:
             work.messagesReceived += 1
             if extra or not kind.isWrite:
                 message.finish(work, self._receives, extra, value, bool(opcode & SOLICITED))
-            elif message.done and isinstance(message, IncomingWrite):
-                self._grant(work, message)
+            else:
+                path: Any = work.queuePair.path
+                if path.peerAsks[0]:
+                    self._grant(work, message, path)
 
-    def _grant(self, work: WorkQueues, message: IncomingWrite) -> None:
-        region, path = work.pd.memory.regions.get(message.key), work.queuePair.path
-        if region is not None and path is not None and path.grantWrites(work.queuePair, region):
-            self._granting = path
+    def _grant(self, work: WorkQueues, message: IncomingMessage, path: IPath) -> None:
+        if isinstance(message, IncomingWrite) and message.done:
+            region = work.pd.memory.regions.get(message.key)
+            if region is not None and path.grantWrites(work.queuePair, region):
+                self._queue(work).granting = path
 
-    def revoke(self) -> None:
+    def accessChanged(self) -> None:
         """
-        Take back what the peer may do without being asked; before the rights of the queue pair end.
+        The queue pair's rights are others: take back what the peer may do without being asked.
         """
-        path, self._granting = self._granting, None
-        if path is not None and self.work is not None:
-            path.revokeWrites(self.work.queuePair)
+        self._answers.revoke()
 
     def written(self, length: int, immediate: int) -> int:
         """
@@ -539,12 +541,15 @@ class Responder:
         # rxe_resp.c check_resource() recycles the oldest instead and trusts the requester.
         if not attributes.access & response.access or len(self._answers.owed) >= attributes.peerReads:
             raise Refused(NAK_INVALID_REQUEST)
-        if self._answers is _NONE_OWED:
-            self._answers = ResponseQueue(work)
         answer = response(work, code, buffer, start, stop)
         work.messagesReceived += 1
         # Counted when it is accepted, as the MSN is (C9-148; Linux rxe_resp.c execute()).
-        self._answers.add(answer)
+        self._queue(work).add(answer)
+
+    def _queue(self, work: WorkQueues) -> ResponseQueue:
+        if self._answers is _NONE_OWED:
+            self._answers = ResponseQueue(work)
+        return self._answers
 
     # -- errors and flush
 
@@ -574,8 +579,8 @@ class Responder:
         """
         Complete all receives in order with WR_FLUSH_ERR.
         """
-        self.revoke()
-        self._answers.close()
+        if self._answers is not _NONE_OWED:
+            self._answers.close()
         receive = self._dropMessage()
         if receive is not None:
             self._receives.end(receive, WCStatus.WR_FLUSH_ERR)
@@ -585,7 +590,6 @@ class Responder:
         """
         Forget everything; notifications that the medium still has for this queue do nothing.
         """
-        self.revoke()
         if self._message is not None and (receive := self._dropMessage()) is not None:
             # A shared queue keeps it for the other queue pairs.
             self._receives.putBack(receive)

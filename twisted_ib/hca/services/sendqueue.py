@@ -20,10 +20,11 @@ from twisted_ib.hca.memory.access import LOCAL_READ
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.queues.scatter import locate, total
-from twisted_ib.hca.services.operations.operation import Operation
+from twisted_ib.hca.services.operations.operation import BY_RECORD, DONE, Operation, Placed
 from twisted_ib.hca.services.operations.send import Inline
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import IPath
     from twisted_ib.hca.services.work import WorkQueues
 
 _RTS = QPState.RTS
@@ -45,6 +46,7 @@ class SendQueue:
     moves to L{onTheWay}; from there it completes.
 
     @cvar operations: the operations of the service, by opcode; a fabric may lack some.
+    @cvar transport: the bits of the service in opcodes.
     @ivar work: the work queues it belongs to; L{None} once closed.
     @ivar onTheWay: what the peer has not done yet, as far as is known.
     """
@@ -52,6 +54,7 @@ class SendQueue:
     __slots__ = ("_awaited", "_unsent", "onTheWay", "work")
 
     operations: Mapping[SendOpcode, type[Any]] = {}
+    transport = 0
 
     def __init__(self, work: WorkQueues) -> None:
         self.work: WorkQueues | None = work
@@ -66,6 +69,16 @@ class SendQueue:
         Send what can be sent now.
         """
         raise NotImplementedError
+
+    def _place(self, operation: Operation, work: WorkQueues, path: IPath) -> Placed:
+        # Do the oldest request, a WRITE, without a record, if that can be.
+        if self.transport:
+            return BY_RECORD
+        placed = operation.place(path, work.queuePair.remote, work.pd, self.onTheWay)
+        if placed is DONE:
+            del self._unsent[0]
+            self.onTheWay.append(operation)
+        return placed
 
     def flush(self, first: WCStatus) -> None:
         """

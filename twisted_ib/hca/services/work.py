@@ -388,7 +388,7 @@ class WorkQueues:
         """
         before, self.attributes = self.attributes, changedBy(attributes, self.attributes)
         if self.attributes.access != before.access:
-            self.responder.revoke()
+            self.responder.accessChanged()
         state = self.queuePair.state
         if state == QPState.RESET:
             self._reset()

@@ -25,11 +25,12 @@ from twisted_ib.hca.device.registry import (
     readEnvironment,
 )
 from twisted_ib.hca.host import libc
-from twisted_ib.settings import chosenDevice, unknown
+from twisted_ib.settings import unknown
 from twisted_ib.tools.program import printable, write
 from twisted_ib.tools.run.hosts import refusal
 from twisted_ib.tools.run.native.again import lacking
 from twisted_ib.tools.run.program import NotPython, OtherInterpreter, StartError, find
+from twisted_ib.verbs.c.chosen import chosenDevice
 from twisted_ib.verbs.c.kept import isCarried, isKept, keptFolder, sharedPython
 
 #: States: it is here; it is not, and programs run with less; it is not, and programs do not run.

@@ -10,6 +10,7 @@ Besides:
 
   - C{attend}: the thread that always attends
   - C{building}: building the shared objects from the tables of all libraries
+  - C{chosen}: the device that a program is to use
   - C{cm}: librdmacm.so.1
   - C{errors}: errors of handlers as C has them
   - C{handles}: the structures that C programs hold

@@ -13,7 +13,6 @@ from twisted_ib.hca.base.interfaces.roles import BoundQueuePair, Waiter
 
 if TYPE_CHECKING:
     from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest
-    from twisted_ib.hca.memory.regions import MemoryRegion
 
 
 class IPeerPath(Interface):
@@ -145,6 +144,7 @@ class IPath(IPeerPath):
     )
     retransmits: int = Attribute("Packets sent again; 0 where nothing is lost.")
     peerSleep: Sequence[int] = Attribute("One number, which is odd if the peer is known to sleep.")
+    peerAsks: Sequence[int] = Attribute("One number, which is 0 as long as C{grantWrites} is in vain.")
     peerGrants: Sequence[int] = Attribute("One number, which is 0 as long as C{writeDirectly} is in vain.")
 
     def alert() -> None:
@@ -167,10 +167,11 @@ class IPath(IPeerPath):
         @return: whether they are there; if not, some may be.
         """
 
-    def grantWrites(queuePair: BoundQueuePair, region: MemoryRegion) -> bool:
+    def grantWrites(queuePair: BoundQueuePair, region: Any) -> bool:
         """
         The peer's WRITE to a region was done: later ones of the same queue pair may come without a record.
 
+        @param region: a L{MemoryRegion<twisted_ib.hca.memory.regions.MemoryRegion>}.
         @return: whether L{revokeWrites} is to be called before the queue pair's rights end.
         """
 

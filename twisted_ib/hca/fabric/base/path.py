@@ -105,6 +105,7 @@ class Waiters:
     @ivar waiting: They, in order, connection management first; each has C{resume()}.
     @ivar peerSleep: Not known.
     @ivar peerGrants: None.
+    @ivar peerAsks: Never.
     """
 
     __slots__ = ("waiting",)
@@ -112,6 +113,7 @@ class Waiters:
     waiting: OrderedDict[Waiter, None]
     peerSleep: Sequence[int] = AWAKE
     peerGrants: Sequence[int] = AWAKE
+    peerAsks: Sequence[int] = AWAKE
 
     def alert(self) -> None:
         pass  # Whether the peer sleeps is not known.

@@ -8,10 +8,9 @@ the records travel over that socket (C{socketpath}).
 
 Besides:
 
-  - C{directwrites}: RDMA WRITEs that the kernel copies into the peer's process
   - C{hotpaths}: the progress of paths between processes
   - C{listeners}: listening sockets and admission limits
   - C{redials}: dials that are tried again
   - C{sharedregions}: registered memory that a peer of the same user may map, for zero-copy SEND, WRITE and
-    READ
+    READ, or write to
 """

@@ -13,7 +13,7 @@ page of cells, 64 bytes apart, then the ring::
     BEGUN  while it delivers: up to where
     TAKES  1: it knows what to do with a connection that is handed over
     ASKS   1: it would write to the peer's memory itself; and GRANTS, WRITES:
-           L{twisted_ib.hca.fabric.shm.directwrites}
+           L{twisted_ib.hca.fabric.shm.sharedregions}
     WORDS  from here on what it leaves when it dies: L{twisted_ib.hca.fabric.base.lastwords}
 
 Counters run freely (64 bits never wrap); ring positions are counters modulo the ring's size.  A record
@@ -51,10 +51,9 @@ from twisted_ib.errors import PathLostError, PeerEndedError, RingError
 from twisted_ib.hca.base.operation import REFERENCE
 from twisted_ib.hca.fabric.base.lastwords import Cells, LastWords, lastWords
 from twisted_ib.hca.fabric.base.path import AWAKE, RecordPath
-from twisted_ib.hca.fabric.shm.directwrites import DirectWrites
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell, SocketDoorbell
 from twisted_ib.hca.fabric.shm.hotpaths import HostPath
-from twisted_ib.hca.fabric.shm.sharedregions import SharedRegions
+from twisted_ib.hca.fabric.shm.sharedregions import DirectWrites, SharedRegions
 from twisted_ib.hca.queues.receiver import RecordReceiver
 from twisted_ib.hca.wire.headers import QPN_MASK
 
@@ -106,6 +105,8 @@ _TWIN_OFFERS: Final = 1 << 31
 _REFERS: Final = REFERENCE << 24
 #: A message of SDP without bytes of a stream: its header alone (IBTA vol. 1 annex A4).
 _BARE: Final = 16
+#: The C{peerGrants} of a path before its first WRITE, which asks for them.
+_UNASKED: Final = (1,)
 #: Larger than any position.
 NEVER: Final = 1 << 62
 
@@ -160,6 +161,7 @@ class RingPath(HostPath):
         "doorbell",
         "lastWords",
         "mine",
+        "peerAsks",
         "peerGrants",
         "peerSleep",
         "theirs",
@@ -180,7 +182,7 @@ class RingPath(HostPath):
         self._peerMap: Any = theirs.map
         self._peerCells: Cells = theirs.cells
         self.peerSleep = theirs.cells[SLEEP : SLEEP + 1]
-        self.peerGrants = theirs.cells[GRANTS : GRANTS + 1]
+        self.peerAsks, self.peerGrants = theirs.cells[ASKS : ASKS + 1], _UNASKED
         self._size, self._mask = ring, ring - 1
         self._room = ring - limits.RING_RESERVE
         self._low = _BULK_ROOM // 2
@@ -352,15 +354,14 @@ class RingPath(HostPath):
     def writeDirectly(
         self, number: int, key: int, address: int, source: Any, offset: int, length: int
     ) -> bool:
-        return self._directWrites().write(number, key, address, source, offset, length)
-
-    def expect(self, requester: Any) -> None:
-        RecordPath.expect(self, requester)
-        self._directWrites().ask()
+        direct = self._directWrites()
+        if self.peerGrants is _UNASKED:
+            direct.ask()
+            self.peerGrants = self._peerCells[GRANTS : GRANTS + 1] if self._cells[ASKS] else AWAKE
+            return False
+        return direct.write(number, key, address, source, offset, length)
 
     def grantWrites(self, queuePair: BoundQueuePair, region: MemoryRegion) -> bool:
-        if not self._peerCells[ASKS]:
-            return False
         self._directWrites().grant(queuePair.number, region)
         return True
 
@@ -717,7 +718,7 @@ class RingPath(HostPath):
             self._direct.forked()
         gone: Any = Forked()
         self._map = self._cells = self._peerMap = self._peerCells = gone
-        self.peerSleep = self.peerGrants = AWAKE
+        self.peerSleep = self.peerAsks = self.peerGrants = AWAKE
         self.lastWords.silence()
         # Otherwise a post that fits the last known HEAD would get as far as packing into the map.
         self._room = -1
@@ -729,7 +730,7 @@ class RingPath(HostPath):
             self._direct.close()
         gone: Any = None
         self._map = self._cells = self._peerMap = self._peerCells = gone
-        self.peerSleep = self.peerGrants = AWAKE
+        self.peerSleep = self.peerAsks = self.peerGrants = AWAKE
         if self._offers is not None:
             self._offers.close()
         self.mine.close()

@@ -177,16 +177,17 @@ class MessageOperation(Operation):
         length = self.length
         payload = self.inline
         if payload is None:
-            if length >= PULL_LEAST or length > limits.INLINE_MESSAGE or len(self.request.pieces) != 1:
+            if length >= PULL_LEAST or len(self.request.pieces) != 1:
                 return self._publishParts(path, remote, pd)
             payload = b""
             if length:
                 [piece] = self.request.pieces
                 view, offset = pd.memory.check(piece.key, piece.address, length, LOCAL_READ, pd)
                 payload = view[offset : offset + length]
-        opcode, header = self.only, b""
         if self.isHeaded or self.flags & _SOLICITED_FLAG:
             opcode, header = self._header(True)
+        else:
+            opcode, header = self.only, b""
         if not path.post(opcode << 24 | remote, header, payload, length):
             return False
         self.begun = True

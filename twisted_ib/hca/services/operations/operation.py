@@ -4,7 +4,8 @@ The halves of an operation: a send request on its way into the medium, and the r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, QueuePairError
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
 #: The services of operations that need no response, and of those that do (IBTA vol. 1 9.8.2).
 CONNECTED = frozenset((QPType.RC, QPType.UC))
 RELIABLE = frozenset((QPType.RC,))
+
+
+#: Of a WRITE that may be done without a record: it is not; it is done; it is held until all before it is.
+Placed = bool | None
+BY_RECORD: Final[Placed] = None
+DONE: Final[Placed] = True
+HELD: Final[Placed] = False
 
 
 class WorkContext(Protocol):
@@ -174,15 +182,14 @@ class Operation:
         """
         raise NotImplementedError
 
-    def place(self, path: IPath, remote: int, pd: ProtectionDomain, now: bool) -> bool:
+    def place(self, path: IPath, remote: int, pd: ProtectionDomain, onTheWay: Sequence[Operation]) -> Placed:
         """
-        Do a WRITE without a record, if the path can.  Nothing before it may be on the way.
+        Do a WRITE without a record, if the path can.
 
-        @param now: whether to do it; else only to ask.
-        @return: whether it is done, or likely to be.
-        @raise MemoryAccessError: a right on local memory is missing.
+        @param onTheWay: all before it that is not known to be done.
+        @return: L{BY_RECORD} if it is to be published; L{DONE}; or L{HELD}.
         """
-        return False
+        return BY_RECORD
 
 
 class Response:

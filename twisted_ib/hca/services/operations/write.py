@@ -4,9 +4,11 @@ RDMA WRITE: alone, and with immediate data.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
+from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError
 from twisted_ib.hca.memory.access import LOCAL_READ, REMOTE_WRITE
 from twisted_ib.hca.memory.regions import ProtectionDomain
@@ -15,7 +17,16 @@ from twisted_ib.hca.queues.receives import Receives
 from twisted_ib.hca.queues.requests import SGE, SendOpcode
 from twisted_ib.hca.queues.scatter import AT_ONCE, store
 from twisted_ib.hca.services.operations.message import IncomingMessage, MessageOperation
-from twisted_ib.hca.services.operations.operation import Refused, WorkContext, checkRemote
+from twisted_ib.hca.services.operations.operation import (
+    BY_RECORD,
+    DONE,
+    HELD,
+    Operation,
+    Placed,
+    Refused,
+    WorkContext,
+    checkRemote,
+)
 from twisted_ib.hca.wire.headers import IMMEDIATE, NAK_INVALID_REQUEST, RETH
 from twisted_ib.hca.wire.opcodes import WRITE_ONLY, WRITE_ONLY_IMMEDIATE
 
@@ -138,24 +149,36 @@ class Write(MessageOperation):
     incoming = IncomingWrite
     isWrite = True
 
-    def place(self, path: IPath, remote: int, pd: ProtectionDomain, now: bool) -> bool:
-        request = self.request
-        pieces = request.pieces
-        if self.inline is not None or len(pieces) != 1:
+    def place(self, path: IPath, remote: int, pd: ProtectionDomain, onTheWay: Sequence[Operation]) -> Placed:
+        # The peer executes what it has of before later than this would be done.  If that is WRITEs only,
+        # this one waits for them, and all that follow: they are done sooner than records.
+        if not self.length or self.length > limits.PULL_MOST:
+            return BY_RECORD
+        if not onTheWay:
+            try:
+                return DONE if self._copy(path, remote, pd) else BY_RECORD
+            except MemoryAccessError:
+                return BY_RECORD  # Which finds it, too.
+        address, key = self._target()
+        isHeld = onTheWay[0].isWrite and onTheWay[-1].isWrite
+        if not isHeld or not path.writeDirectly(remote, key, address, None, 0, self.length):
+            return BY_RECORD
+        return HELD
+
+    def _target(self) -> tuple[int, int]:
+        # The peer's address and key.
+        return self.request.remoteAddress, self.request.remoteKey
+
+    def _copy(self, path: IPath, remote: int, pd: ProtectionDomain) -> bool:
+        if self.inline is not None or len(self.request.pieces) != 1:
             return False
-        [piece] = pieces
-        return _placed(path, remote, pd, piece, request.remoteAddress, request.remoteKey, now)
+        return self._copied(path, remote, pd, self.request.pieces[0])
 
-
-def _placed(
-    path: IPath, remote: int, pd: ProtectionDomain, piece: SGE, address: int, key: int, now: bool
-) -> bool:
-    memory, length = pd.memory, piece.length
-    if not length:
-        return False
-    _, offset = memory.check(piece.key, piece.address, length, LOCAL_READ, pd)
-    source = memory.regions[piece.key] if now else None
-    return path.writeDirectly(remote, key, address, source, offset, length)
+    def _copied(self, path: IPath, remote: int, pd: ProtectionDomain, piece: SGE) -> bool:
+        memory, length = pd.memory, piece.length
+        _, offset = memory.check(piece.key, piece.address, length, LOCAL_READ, pd)
+        address, key = self._target()
+        return path.writeDirectly(remote, key, address, memory.regions[piece.key], offset, length)
 
 
 class PostedWrite(Write):
@@ -193,11 +216,14 @@ class PostedWrite(Write):
         self.rnrRefusals = self.absences = self.records = self.position = self.sent = 0
         self.begun = self.answered = False
 
-    def place(self, path: IPath, remote: int, pd: ProtectionDomain, now: bool) -> bool:
-        address, key, payload, length = self.remoteAddress, self.remoteKey, self.inline, self.length
+    def _target(self) -> tuple[int, int]:
+        return self.remoteAddress, self.remoteKey
+
+    def _copy(self, path: IPath, remote: int, pd: ProtectionDomain) -> bool:
+        length, payload = self.length, self.inline
         if payload is None:
-            return _placed(path, remote, pd, SGE(self.address, length, self.key), address, key, now)
-        return length > 0 and path.writeDirectly(remote, key, address, payload if now else None, 0, length)
+            return self._copied(path, remote, pd, SGE(self.address, length, self.key))
+        return path.writeDirectly(remote, self.remoteKey, self.remoteAddress, payload, 0, length)
 
     def publish(self, path: IPath, remote: int, pd: ProtectionDomain) -> bool:
         length, payload = self.length, self.inline

@@ -12,7 +12,8 @@ from contextlib import suppress
 from twisted_ib import limits
 from twisted_ib.configuration.file import readFirst
 from twisted_ib.errors import LibraryBuildError, RulesError
-from twisted_ib.settings import DEVICE, DEVICES, SYSFS, chosenDevice
+from twisted_ib.settings import DEVICE, DEVICES, SYSFS
+from twisted_ib.verbs.c.chosen import chosenDevice
 from twisted_ib.verbs.c.kept import VIEW, blake2b, cacheFolder
 
 #: The loader's variable (ld.so(8)).

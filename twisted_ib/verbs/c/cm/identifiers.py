@@ -8,8 +8,8 @@ import errno
 
 from _twisted_ib_cm import ffi
 
-from twisted_ib.settings import chosenDevice
 from twisted_ib.verbs.c import attend
+from twisted_ib.verbs.c.chosen import chosenDevice
 from twisted_ib.verbs.c.cm.channels import acknowledgeLast, complete
 from twisted_ib.verbs.c.cm.queues import copyAttributes, createQP, rdma_destroy_qp, rdma_destroy_srq
 from twisted_ib.verbs.c.cm.resolution import bind, resolveAddress

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 
 from _twisted_ib_cm import ffi
 
-from twisted_ib.settings import chosenDevice
 from twisted_ib.verbs.c import attend, sockaddr
+from twisted_ib.verbs.c.chosen import chosenDevice
 from twisted_ib.verbs.c.cm.polling import closeSet, forget
 from twisted_ib.verbs.c.cm.structures import socketAddress
 from twisted_ib.verbs.c.errors import HandleError

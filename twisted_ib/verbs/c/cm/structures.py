@@ -14,8 +14,8 @@ from _twisted_ib_cm import ffi
 from twisted_ib.drive.process import life
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.device.device import Device
-from twisted_ib.settings import chosenDevice
 from twisted_ib.verbs.c import sockaddr
+from twisted_ib.verbs.c.chosen import chosenDevice
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.c.pointers import CData, addressOf, given

@@ -23,8 +23,8 @@ from twisted_ib.hca.base.port import linkGigabits
 from twisted_ib.hca.base.traits import LinkLayer, Peers, TransportType
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.device.registry import deviceNames, traitsOf
-from twisted_ib.settings import chosenDevice
 from twisted_ib.verbs.c import attend
+from twisted_ib.verbs.c.chosen import chosenDevice
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import handler, handlers
 from twisted_ib.verbs.c.pointers import CData, given

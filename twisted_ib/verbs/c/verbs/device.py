@@ -15,9 +15,9 @@ from twisted_ib.errors import HCAError
 from twisted_ib.hca.base import attributes
 from twisted_ib.hca.base.traits import Peers
 from twisted_ib.hca.device.registry import traitsOf
-from twisted_ib.settings import chosenDevice
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c import attend
+from twisted_ib.verbs.c.chosen import chosenDevice
 from twisted_ib.verbs.c.errors import HandleError, unsupported
 from twisted_ib.verbs.c.functions import AGAIN, handler, handlers
 from twisted_ib.verbs.c.handles import Entry, handles

@@ -1,5 +1,6 @@
 """
-Tests for L{twisted_ib.hca.fabric.shm.directwrites}: WRITEs that the peer's process does not execute.
+Tests for L{sharedregions.DirectWrites<twisted_ib.hca.fabric.shm.sharedregions.DirectWrites>}: WRITEs that the
+peer's process does not execute.
 
 Both devices are of this process: each takes the other for another process, whose memory the kernel lets it
 write to all the same.
@@ -17,8 +18,9 @@ from tests.hca.hcas import HCATestCase, settle
 from tests.hca.queues.keyed_pair import DeviceSide, piece
 from twisted_ib import limits
 from twisted_ib.hca.base.states import QPState
-from twisted_ib.hca.fabric.shm import directwrites
+from twisted_ib.hca.fabric.shm import sharedregions
 from twisted_ib.hca.fabric.shm.ring import ASKS, GRANTS, WRITES
+from twisted_ib.hca.fabric.shm.segment import Segment
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE_READ
@@ -304,7 +306,7 @@ class RevokeTests(DirectTestCase):
         cells = self.other.mine.cells
         self.assertNotEqual(cells[GRANTS], 0)
         direct = self.other._direct
-        child = directwrites.DirectWrites(self.other, cells, self.other.theirs.cells, (ASKS, GRANTS, WRITES))
+        child = sharedregions.DirectWrites(self.other, cells, self.other.theirs.cells, (ASKS, GRANTS, WRITES))
         child.forked()
         child.close()
         [grant] = self.target.grants
@@ -376,8 +378,8 @@ class RefusingTests(DirectTestCase):
         A table that was never offered, or that is too short, is none.
         """
         for size in 0, 64:
-            number = self.other.offer(directwrites.Segment.create(size)) if size else 1234
-            direct = directwrites.DirectWrites(
+            number = self.other.offer(Segment.create(size)) if size else 1234
+            direct = sharedregions.DirectWrites(
                 self.path, self.path.mine.cells, {GRANTS: number}, (ASKS, GRANTS, WRITES)
             )
             direct.ask()
@@ -403,8 +405,8 @@ class RefusingTests(DirectTestCase):
         [segment] = self.other._offers._mine
         region = self.two.register(SIZE)
         word = self.two.qp.number << 32 | region.key
-        place = directwrites._place(word) // 8
-        self.assertLess(place, 4 * directwrites.GRANTS_MOST)
+        place = sharedregions._place(word) // 8
+        self.assertLess(place, 4 * sharedregions.GRANTS_MOST)
         segment.cells[place] = 1
         remote = {"remoteAddress": region.address, "remoteKey": region.remoteKey}
         for id in 2, 3:
