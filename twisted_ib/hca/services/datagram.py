@@ -327,7 +327,9 @@ class DatagramResponder:
         work.queuePair.fail(QueuePairError(f"a receive of queue pair {number} ended with LOC_PROT_ERR"))
 
     def accessChanged(self) -> None:
-        pass  # A peer of datagrams reaches no memory.
+        """
+        The queue pair's rights are others.  A peer of datagrams reaches no memory.
+        """
 
     def flush(self) -> None:
         """
