@@ -570,7 +570,9 @@ class LoopTests(BlockingTestCase):
         """
         one, other = self.pair()
         leader = self.inThread(one.recv, 1)
-        waitUntil(lambda: self.loop.sleeping)
+        reactor = self.loop.reactor
+        # Not briefly, as after a message: then it looks again at once.
+        waitUntil(lambda: self.loop.sleeping and reactor.rest.until > reactor.seconds())
         woken: list[bool] = []
         wakeUp = self.loop.reactor.wakeUp
         device = other.sdp.stream.channel.device
