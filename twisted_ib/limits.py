@@ -486,9 +486,10 @@ PERF_CONNECTING = 32
 #: Outstanding requests of a queue pair in bandwidth tests.
 PERF_DEPTH = 16
 
-#: ib-perf compare: rounds, and seconds of one figure.
+#: ib-perf compare: rounds, seconds of one figure, and those for which processes may do nothing.
 COMPARE_ROUNDS = 1000
 COMPARE_SECONDS = 60.0
+COMPARE_PATIENCE = 600.0
 
 #: rds-stress: tasks of one side, and outstanding requests of one task.
 PERF_TASKS = 64

@@ -142,8 +142,8 @@ class Life:
         if begun:
             self._forking[get_ident()] = begun
         if which == IN_CHILD:
-            # Who has registered meanwhile, and takes nothing before, has nothing to release that it has not
-            # taken: only what is the parent's, to forget.
+            # One that has registered meanwhile, and takes nothing before, has nothing to release that it has
+            # not taken: it only forgets what is the parent's.
             names = {each.name for each in handlers}
             late = [each for each in self._forks if each.name not in names and each.calls[0] is None]
             handlers = tuple(sorted([*handlers, *late], key=lambda each: each.place))

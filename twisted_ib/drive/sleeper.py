@@ -35,12 +35,18 @@ def fence() -> None:
     Make every store of this thread visible before its later loads.
     """
     # A signal's handler may run between the two calls, or another thread: it finds the lock taken, and so
-    # does everybody if that raises, or forks.  Nobody waits for it, and one that is taken is no barrier:
-    # another one is.
+    # does everybody if that raises, or forks.  Nobody waits for it, and one that is taken is no barrier.
     if acquire(False):
         release()
     else:
-        Lock().acquire()
+        barrier()
+
+
+def barrier() -> None:
+    """
+    Do the same by a lock that nobody else has, which takes longer.
+    """
+    Lock().acquire()
 
 
 def bounded(seconds: float | None) -> float:

@@ -54,7 +54,7 @@ ASLEEP_OCTETS: Final = 16384
 
 
 class _Seen(NamedTuple):
-    # What a device has counted.  Peers that were woken are counted as wakes.
+    # The counts of a device; its wakes are of peers.
     sleeps: int
     wakes: int
     sent: int

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import socket
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from twisted.internet import tcp
 from twisted.internet.defer import Deferred, fail, succeed
@@ -254,7 +254,7 @@ class Carrier(tcp.Connection):
             super().startWriting()
 
     def _send(self) -> None:
-        # A close is not part of the turn that asks for it: the reactor finds that again, as an error.
+        # The reactor closes in its next turn, and finds errors again by itself.
         if self._writeDisconnecting or self.doWrite() is not None or self.dataBuffer or self._tempDataLen:
             if self.connected:
                 super().startWriting()
@@ -308,7 +308,7 @@ class _Carried:
     An attribute that the L{Carrier} has.
     """
 
-    def __set_name__(self, owner: type, name: str) -> None:
+    def __init__(self, name: str) -> None:
         self._name = name
 
     def __get__(self, moved: MovedServer | None, owner: type | None = None) -> Any:
@@ -316,6 +316,40 @@ class _Carried:
 
     def __set__(self, moved: MovedServer, value: object) -> None:
         setattr(moved._carrier, self._name, value)
+
+
+#: Those of them that a program uses, or Twisted.
+_CARRIED: Final = (
+    "protocol",
+    "producer",
+    "streamingProducer",
+    "producerPaused",
+    "connected",
+    "disconnected",
+    "disconnecting",
+    "bufferSize",
+    "dataBuffer",
+    "TLS",
+    "_tempDataBuffer",
+    "_aborting",
+    "_writeDisconnecting",
+    "_writeDisconnected",
+    "writeSequence",
+    "registerProducer",
+    "unregisterProducer",
+    "loseConnection",
+    "loseWriteConnection",
+    "abortConnection",
+    "startReading",
+    "stopReading",
+    "startWriting",
+    "stopWriting",
+    "getTcpNoDelay",
+    "setTcpNoDelay",
+    "getTcpKeepAlive",
+    "setTcpKeepAlive",
+    "connectionLost",
+)
 
 
 class MovedServer(RedirectedServer):
@@ -327,36 +361,6 @@ class MovedServer(RedirectedServer):
     __slots__ = ()
 
     _carrier: Carrier
-
-    protocol = _Carried()
-    producer = _Carried()
-    streamingProducer = _Carried()
-    producerPaused = _Carried()
-    connected = _Carried()
-    disconnected = _Carried()
-    disconnecting = _Carried()
-    bufferSize = _Carried()
-    dataBuffer = _Carried()
-    TLS = _Carried()
-    _tempDataBuffer = _Carried()
-    _aborting = _Carried()
-    _writeDisconnecting = _Carried()
-    _writeDisconnected = _Carried()
-    writeSequence = _Carried()
-    registerProducer = _Carried()
-    unregisterProducer = _Carried()
-    loseConnection = _Carried()
-    loseWriteConnection = _Carried()
-    abortConnection = _Carried()
-    startReading = _Carried()
-    stopReading = _Carried()
-    startWriting = _Carried()
-    stopWriting = _Carried()
-    getTcpNoDelay = _Carried()
-    setTcpNoDelay = _Carried()
-    getTcpKeepAlive = _Carried()
-    setTcpKeepAlive = _Carried()
-    connectionLost = _Carried()
 
     def _writeSlowly(self, data: Any) -> None:
         # A program has kept the stream's own C{write}.
@@ -420,6 +424,10 @@ class MovedServer(RedirectedServer):
 
     def writing(self) -> bool:
         return False
+
+
+for _each in _CARRIED:
+    setattr(MovedServer, _each, _Carried(_each))
 
 
 class RedirectedClient(_Handled, SDPClient):

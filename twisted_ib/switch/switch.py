@@ -57,6 +57,12 @@ if TYPE_CHECKING:
     class _Reactor(Protocol):
         socketReport: _Report
 
+        def showTCP(self, user: object) -> None: ...
+
+    class _User(Protocol):
+        @property
+        def reactor(self) -> object: ...
+
 
 #: Characters of a rule's place in the name of its counter.
 SWITCH_COUNTER_NAME = 96
@@ -435,13 +441,11 @@ class Switch:
         self.settled(LISTEN, port.why, address.host, address.port)
         self.shown(port)
 
-    def shown(self, user: Any) -> None:
+    def shown(self, user: _User) -> None:
         """
         Have C{ib-ss} show the reason of a port or connection over TCP.
         """
-        show = getattr(user.reactor, "showTCP", None)
-        if show is not None:
-            show(user)
+        cast("_Reactor", user.reactor).showTCP(user)
 
     def accepted(self, why: Reason, channel: DeviceChannel) -> Reason:
         """

@@ -18,7 +18,7 @@ from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.hca.device import registry
 from twisted_ib.tools.compare import comparison, subjects
 from twisted_ib.tools.compare.comparison import SIZES, Comparison
-from twisted_ib.tools.compare.processes import Patience, WorkerError
+from twisted_ib.tools.compare.processes import START_SECONDS, Patience, WorkerError
 from twisted_ib.tools.compare.subjects import PLACEMENTS, SUBJECTS, Placement, Subject, inUnits
 from twisted_ib.tools.perf import perf
 from twisted_ib.tools.program import ProgramError
@@ -132,13 +132,16 @@ class FakePair:
 
     @cvar log: the steps of all pairs, in order.
     @cvar failing: the steps that fail, by the subject's name.
+    @cvar patiences: the seconds for which they may do nothing.
     """
 
     log: list[tuple[Any, ...]] = []
     failing: dict[str, str] = {}
+    patiences: set[float] = set()
 
-    def __init__(self, subject: Subject, folder: str) -> None:
-        self.name = subject.name
+    def __init__(self, subject: Subject, folder: str, patience: float) -> None:
+        self.name, self.patience = subject.name, patience
+        FakePair.patiences.add(patience)
 
     def step(self, name: str, *details: Any) -> None:
         """
@@ -219,6 +222,16 @@ class RoundTests(SynchronousTestCase):
         @return: the details of all steps with this name.
         """
         return [each[1:] for each in FakePair.log if each[0] == step]
+
+    def test_patience(self) -> None:
+        """
+        Processes may do nothing for as long as is asked.
+        """
+        FakePair.patiences.clear()
+        self.run_("--rounds", "1", "--sizes", "64", "--subjects", "ib,tcp", "--patience", "90")
+        self.assertEqual(FakePair.patiences, {90.0})
+        self.run_("--rounds", "1", "--sizes", "64", "--subjects", "ib,tcp")
+        self.assertEqual(FakePair.patiences, {90.0, START_SECONDS})
 
     def test_rounds(self) -> None:
         """

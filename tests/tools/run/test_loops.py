@@ -984,6 +984,15 @@ class KindTests(LoopsTestCase):
                 [(each["kind"], each["connections"]) for each in summary["reasons"]], [("forking", 2)]
             )
 
+    def test_inC(self) -> None:
+        """
+        A module that connects in C, of which nothing is counted, is named.
+        """
+        for name in ("grpc", "psycopg", "psycopg2"):
+            (self.folder / f"{name}.py").write_text("")
+            _, summary = self.ran(f"import {name}")
+            self.assertEqual((summary["connections"], list(summary["notes"])), (0, [name]))
+
     def test_forkingClass(self) -> None:
         """
         So has a server of a class that does, and no other one of its module.

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from attrs import evolve
 from zope.interface import implementer
@@ -155,6 +155,25 @@ class _Checked:
         self._user.connectFailed(error)
 
 
+_Value = TypeVar("_Value")
+
+
+class _OfRecords(Generic[_Value]):
+    """
+    An attribute that the fabric of the records has.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, fabric: SubnetFabric, owner: type) -> _Value:
+        found: _Value = getattr(fabric._records, self._name)
+        return found
+
+    def __set__(self, fabric: SubnetFabric, value: _Value) -> None:
+        setattr(fabric._records, self._name, value)
+
+
 @implementer(IFabric, ISubnetDirectory)
 class SubnetFabric:
     """
@@ -238,29 +257,10 @@ class SubnetFabric:
 
     # -- the fabric of the records
 
-    @property
-    def hot(self) -> Any:
-        return self._records.hot
-
-    @property
-    def patient(self) -> bool:
-        return bool(self._records.patient)
-
-    @patient.setter
-    def patient(self, value: bool) -> None:
-        self._records.patient = value
-
-    @property
-    def rung(self) -> int:
-        return int(self._records.rung)
-
-    @property
-    def sleeps(self) -> int:
-        return int(self._records.sleeps)
-
-    @sleeps.setter
-    def sleeps(self, value: int) -> None:
-        self._records.sleeps = value
+    hot = _OfRecords[Any]()
+    patient = _OfRecords[bool]()
+    rung = _OfRecords[int]()
+    sleeps = _OfRecords[int]()
 
     def octets(self) -> tuple[int, int] | None:
         found: tuple[int, int] | None = self._records.octets()

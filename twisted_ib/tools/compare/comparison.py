@@ -97,6 +97,9 @@ def addOptions(parser: ArgumentParser) -> None:
     seconds = secondsWithin(0, limits.COMPARE_SECONDS)
     what = f"seconds of each figure, by default {SECONDS}"
     add("--seconds", type=seconds, default=SECONDS, metavar="S", help=what)
+    patience = secondsWithin(0, limits.COMPARE_PATIENCE)
+    what = f"seconds for which a process may do nothing before it is given up, by default {START_SECONDS:g}"
+    add("--patience", type=patience, default=START_SECONDS, metavar="S", help=what)
     add("--plot", metavar="FILE.svg", help="draw the results into a file, too")
     add("--json", action="store_true", help="one JSON object in place of the text")
     parser.epilog = _EPILOG.format(
@@ -159,6 +162,7 @@ class Comparison:
         self._machine = describe()
         self._rounds: int = options.rounds
         self._seconds: float = options.seconds
+        self._patience: float = options.patience
         self._pairs: dict[Subject, Pair] = {}
         self._figures: dict[Row, dict[str, list[float]]] = {row: {} for row in self.rows}
         self.failures: dict[str, str] = {}
@@ -191,12 +195,12 @@ class Comparison:
         for subject in self._left():
             home = os.path.join(folder, subject.name)
             os.makedirs(home)
-            pair = self._pairs[subject] = Pair(subject, home)
+            pair = self._pairs[subject] = Pair(subject, home, patience=self._patience)
             # Before it is started: Ctrl-C may come at any moment.
             stack.callback(pair.end)
             pair.start()
         started = [process for pair in self._pairs.values() for process in pair.processes]
-        patience = Patience(START_SECONDS, started)
+        patience = Patience(self._patience, started)
         for subject, pair in list(self._pairs.items()):
             self._try(subject, pair.ready, patience)
         for subject, pair in list(self._pairs.items()):

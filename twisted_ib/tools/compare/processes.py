@@ -17,10 +17,9 @@ from twisted_ib.tools.compare.measuring import WARM, Figures, cpuNanoseconds
 from twisted_ib.tools.compare.subjects import CLIENT, SERVER, Placement, Subject
 from twisted_ib.tools.program import pythonProgram
 
-#: How long processes may do nothing until one has started, or answers, beyond the time that it measures; and
-#: how long one may take to end by itself.
+#: How long processes may do nothing, if nothing else is asked, until one has started, or answers, beyond the
+#: time that it measures; and how long one may take to end by itself.
 START_SECONDS = 30.0
-ANSWER_SECONDS = 20.0
 END_SECONDS = 3.0
 
 #: They may take so many times as long where they work: many processes on a slow CPU.
@@ -218,13 +217,21 @@ class Pair:
     Server and client of one subject.
     """
 
-    def __init__(self, subject: Subject, folder: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        folder: str,
+        environment: Mapping[str, str] | None = None,
+        patience: float = START_SECONDS,
+    ) -> None:
         """
         Start nothing yet.
 
         @param folder: an empty one of their own.
         @param environment: by default this process's.
+        @param patience: seconds for which they may do nothing.
         """
+        self._patience = patience
         self._subject = subject
         self._folder = folder
         self._environment = environment
@@ -297,7 +304,7 @@ class Pair:
                 "server": server.process.pid,
             }
         )
-        return client.hear(Patience(seconds * _LONGER + ANSWER_SECONDS, self.processes))
+        return client.hear(Patience(seconds * _LONGER + self._patience, self.processes))
 
     def end(self, isHard: bool = False) -> None:
         """

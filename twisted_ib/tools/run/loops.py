@@ -42,6 +42,7 @@ _OURS = "twisted_ib.reactor.asyncioreactor"
 _FOREIGN = {
     **dict.fromkeys(("gunicorn", "websockify"), "forks after it listens, and RDMA does not cross a fork"),
     "grpc": "connects by its own core",
+    **dict.fromkeys(("psycopg", "psycopg2"), "connects by libpq, in C"),
 }
 #: Loops of other kinds, which libraries import for programs that have another one (httpx): the module and its
 #: name that is called when one is run first, and how it connects.

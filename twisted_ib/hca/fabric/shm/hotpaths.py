@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
-from twisted_ib.drive.sleeper import acquire, fence, release
+from twisted_ib.drive.sleeper import acquire, barrier, fence, release
 from twisted_ib.errors import RingError
 from twisted_ib.hca.fabric.base.fabric import Fabric
 from twisted_ib.hca.fabric.base.path import RecordPath
@@ -47,7 +47,7 @@ class HostPath(RecordPath):
 
     def arm(self) -> None:
         """
-        Go to sleep: from now on the peer rings when there is something to do.  A L{HotPaths.fence} and
+        Go to sleep: from now on the peer rings when there is something to do.  A L{fence} and
         C{pending} must follow.
         """
         raise NotImplementedError
@@ -66,7 +66,7 @@ class HostPath(RecordPath):
 
     def ring(self) -> bool:
         """
-        End the batch: wake the peer if it sleeps and something concerns it, after a L{HotPaths.fence}.
+        End the batch: wake the peer if it sleeps and something concerns it, after a L{fence}.
 
         @return: Whether the doorbell was rung.
         @raise RingError: the peer broke the layout.
@@ -95,7 +95,7 @@ class HotPaths(Fabric):
         self._brokenPaths: dict[HostPath, RingError] = {}
         #: Whether a broken path, or a lost one that an upcall still uses, is still to be closed.
         self._over = False
-        # Those of fence(), where each call counts.
+        # Those of fence(), in ringBells(), where each call counts.
         self._acquire: Callable[[bool], bool] = acquire
         self._release: Callable[[], None] = release
 
@@ -145,7 +145,7 @@ class HotPaths(Fabric):
         if self._acquire(False):
             self._release()
         else:
-            fence()
+            barrier()
         path: HostPath
         try:
             self.bells = []
@@ -205,7 +205,7 @@ class HotPaths(Fabric):
         self.hot = _NONE
         # See ringBells(): a record published before this fence is found by pending(), a later one rings the
         # bell.
-        self.fence()
+        fence()
         for path in hot:
             if path.pending():
                 self._wake(path)
@@ -256,12 +256,3 @@ class HotPaths(Fabric):
                 return
             # The peer has this CPU if it has no other.
             os.sched_yield()
-
-    def fence(self) -> None:
-        """
-        Make every store of this thread visible before its later loads.
-        """
-        if self._acquire(False):
-            self._release()
-        else:
-            fence()
