@@ -625,6 +625,16 @@ for kind in (FTPServer, MultiprocessFTPServer):
     one = socket.create_connection(server.socket.getsockname())
     print(kind.__name__, getattr(one, "sdp", None) is not None)
 """
+#: How many modules of this package, and of Twisted, a program with one pair of blocking sockets over SDP has
+#: at most.  They are most of its start; these numbers may only fall.
+_MODULES = {"twisted_ib": 230, "twisted": 62}
+_COUNTED = f"""
+import sys
+{_PAIR}
+assert isSDP(pair())
+names = [each.partition(".")[0] for each in sys.modules]
+print(*(names.count(each) for each in {list(_MODULES)}))
+"""
 _LATER = f"""
 import sys
 {_PAIR}
@@ -983,6 +993,14 @@ class KindTests(LoopsTestCase):
             self.assertEqual(
                 [(each["kind"], each["connections"]) for each in summary["reasons"]], [("forking", 2)]
             )
+
+    def test_modules(self) -> None:
+        """
+        No more modules are imported for one pair of sockets than before.
+        """
+        said, _ = self.ran(_COUNTED)
+        for most, count in zip(_MODULES.values(), map(int, said.split()), strict=True):
+            self.assertLessEqual(count, most)
 
     def test_inC(self) -> None:
         """
