@@ -40,7 +40,12 @@ ALWAYS = {"TCP": [EPOLL], "SDPShm0": [IB], "SDPLo0": []}
 
 
 def casesOf(
-    module: str, carrier: Any, reactors: list[str], *bases: type, always: list[str] | None = None
+    module: str,
+    carrier: Any,
+    reactors: list[str],
+    *bases: type,
+    always: list[str] | None = None,
+    contracts: tuple[type[StreamContract], ...] = CONTRACTS,
 ) -> dict[str, type]:
     """
     @param module: Where they are.
@@ -50,7 +55,7 @@ def casesOf(
     """
     found: dict[str, type] = {}
     others = [each for each in reactors if each not in (always or ())]
-    for number, contract in enumerate(CONTRACTS):
+    for number, contract in enumerate(contracts):
         if bases and contract is AddressContract:
             continue  # It is about hosts with many addresses.
         some = reactors if always is None else [*always, others[number % len(others)]]

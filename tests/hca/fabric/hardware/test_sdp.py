@@ -10,6 +10,8 @@ from typing import Any
 from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.test.reactormixins import ReactorBuilder
 
+from tests.contracts.closing import ClosingContract
+from tests.contracts.pacing import PacingContract
 from tests.hca.fabric.hardware.test_contract import HardwareRow
 from tests.hca.fabric.hardware.test_receives import HELLO
 from tests.hca.fabric.hardware.world import RC, Domain, Host, Manager
@@ -18,7 +20,7 @@ from tests.hca.hcas import settle
 from tests.internet.carriers import SDP, StreamContract, Talk
 from tests.internet.stream_suite import makeStreamTests
 from tests.internet.test_stream_suite import subjectFor
-from tests.sdp.test_contract import IB, casesOf
+from tests.sdp.test_contract import CONTRACTS, IB, casesOf
 from tests.support.waiting import becomes
 from tests.switch.case import Client, Server, SwitchTestsBuilder
 from twisted_ib.errors import ServiceInUseError, WireError
@@ -434,7 +436,10 @@ def _make() -> dict[str, type]:
         members = {"carrier": carrier, "_reactors": [IB], "__module__": __name__, "timeout": 40}
         name = f"{carrier.name}RegisteredTests"
         kind: Any = type(name, (row, RegisteredContract, ReactorBuilder), members)
-        found |= {**kind.makeTestCaseClasses(), **casesOf(__name__, carrier, [IB], row)}
+        found |= kind.makeTestCaseClasses()
+        # Of an RNIC those in which what it counts matters.
+        contracts = CONTRACTS if row is HardwareRow else (ClosingContract, PacingContract)
+        found |= casesOf(__name__, carrier, [IB], row, contracts=contracts)
     for name, case in makeStreamTests(subjectFor("hw0"), [IB], __name__).items():
         found[name] = type(name, (HardwareRow, case), {"__module__": __name__})
     return found
