@@ -42,6 +42,7 @@ _RECORD_BYTES, _PIECE_BYTES = _REST.size, _PIECE.size
 #: The remote address and key of a record; and the flag of a short WRITE, as C{postings.c} has it.
 _REMOTE, _SHORT_WRITE = Struct("=16xQ36xI"), 1 << 30
 _readRemote: Callable[[bytearray, int], tuple[int, int]] = _REMOTE.unpack_from
+_ERR, _RESET, _RTS = QPState.ERR, QPState.RESET, QPState.RTS
 #: More requests than any queue has taken.
 _NEVER = 1 << 64
 #: Operations that C records, and those that want a right to READs.
@@ -181,16 +182,20 @@ class SendQueue(_QueuePairQueue):
         own = _RECORDED.intersection(qp._work.operations)
         self._plain = sum(1 << each for each in own - _READING)
         self._all = sum(1 << each for each in own)
+        # As the structure has it, which takes longer to write to.
+        self._operations = 0
 
     def room(self) -> int:
         work = self._work
-        if work.queuePair.state < QPState.RTS:
+        if work.queuePair.state < _RTS:
             return 0
         # A reset makes a new one.
         requester = work.requester
         self.accept = requester.enqueueSends
         self._enqueue = requester.enqueue
-        self._structure.operations = self._all if work.attributes.reads else self._plain
+        operations = self._all if work.attributes.reads else self._plain
+        if operations != self._operations:
+            self._structure.operations = self._operations = operations
         return max(0, requester.room())
 
     def acceptOther(self, requests: Sequence[SendRequest]) -> None:
@@ -214,11 +219,15 @@ class ReceiveQueue(_QueuePairQueue):
         sizes = qp._work.capabilities
         super().__init__(qp, structure, sizes.receivePieces, sizes.receives)
         self.accept = qp._work.postReceives
+        self._isUrgent = False
 
     def room(self) -> int:
         work = self._work
-        self._structure.urgent = work.queuePair.state is QPState.ERR
-        if work.queuePair.state is QPState.RESET:
+        state = work.queuePair.state
+        isUrgent = state is _ERR
+        if isUrgent is not self._isUrgent:
+            self._structure.urgent = self._isUrgent = isUrgent
+        if state is _RESET:
             return 0
         return max(0, work.responder.room())
 

@@ -67,7 +67,14 @@ class CompletionRing:
         structure.self = addressOf(structure)
 
     def settle(self) -> None:
-        self._keep(self._tail - self._ring.head)
+        left = self._tail - self._ring.head
+        # As _keep(), without a call.
+        taken = self.shown - left
+        if taken == 1:
+            self._queue.completions.popleft()
+            self.shown = left
+        elif taken:
+            self._keep(left)
 
     def _keep(self, left: int) -> None:
         popleft = self._queue.completions.popleft

@@ -8,13 +8,25 @@
 #endif
 
 /*
- * Whether so many octets from the beginning of a page on are there, and may be read, or written; 0 if not, or if the
- * kernel does not say.  What is read within a page takes the least call that reads memory: rt_sigprocmask(2), which refuses
- * an operation that there is not (EINVAL) after it has read the set of signals, and before that says EFAULT.
+ * Whether so many octets are there, and may be read, or written; 0 if not, or if the kernel does not say.  Within a page the
+ * least call that reads memory tells, or that writes to it, as these take less than madvise(2).  The one is
+ * rt_sigprocmask(2), which refuses an operation that there is not (EINVAL) after it has read the set of signals, and before
+ * that says EFAULT; the other is futex(2), which sets no bits of a word here, whoever else changes it, and wakes nobody.
  */
 int twisted_ib_is_there(uintptr_t start, size_t length, int writes)
 {
-    if (!writes && length <= 4096)
-        return syscall(SYS_rt_sigprocmask, -1, start, NULL, _NSIG / 8) < 0 && errno == EINVAL;
-    return !madvise((void *)start, length, writes ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+    static uintptr_t size;
+    static uint32_t own;
+    uintptr_t page;
+
+    if (!size)
+        size = sysconf(_SC_PAGESIZE);
+    page = start & -size;
+    length += start - page;
+    if (length <= size && !writes)
+        return syscall(SYS_rt_sigprocmask, -1, page, NULL, _NSIG / 8) < 0 && errno == EINVAL;
+    if (length <= size && syscall(SYS_futex, &own, FUTEX_WAKE_OP_PRIVATE, 0, 0, start & -4,
+                                  FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_EQ, 0)) >= 0)
+        return 1;
+    return !madvise((void *)page, length, writes ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
 }

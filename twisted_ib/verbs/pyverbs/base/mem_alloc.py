@@ -242,10 +242,10 @@ def presence(address: int) -> Callable[[int, int, bool], bool] | None:
 
     def isThere(offset: int, length: int, writes: bool) -> bool:
         start = address + offset
+        if length <= _POPULATED and _asksSoon is not None and _asksSoon(start, length, writes):
+            return True
         end, start = start + length, start & -PAGESIZE
         if end - start <= _POPULATED:
-            if _asksSoon is not None and _asksSoon(start, end - start, writes):
-                return True
             return _isPermitted(start, end, writes)
         if not (_isPermitted(start, start + 1, writes) and _isPermitted(end - 1 & -PAGESIZE, end, writes)):
             return False
@@ -268,8 +268,8 @@ def askBy(function: Callable[[int, int, bool], object] | None) -> None:
     """
     Have a faster function asked first, as ctypes takes longer for such a call than the kernel.
 
-    @param function: says of the beginning of a page, so many bytes and whether they are written to that they
-        are there; else nothing.  L{None} for none.
+    @param function: says of an address, so many bytes and whether they are written to that they are there;
+        else nothing.  L{None} for none.
     """
     global _asksSoon
     _asksSoon = function
