@@ -106,7 +106,7 @@ _REFERS: Final = REFERENCE << 24
 #: A message of SDP without bytes of a stream: its header alone (IBTA vol. 1 annex A4).
 _BARE: Final = 16
 #: The C{peerGrants} of a path before its first WRITE, which asks for them.
-_UNASKED: Final = (1,)
+_UNASKED: Final = [1]  # Compiled, a tuple would be no object that is the same each time.
 #: Larger than any position.
 NEVER: Final = 1 << 62
 
