@@ -674,7 +674,7 @@ class WorkRequestBytecodeTests(WorkRequestTests):
     """
 
     send = 1095, 508, 757, 231
-    write = 1219, 592, 757
+    write = 1224, 592, 757
 
     def count(self, *steps: Any) -> tuple[int, ...]:
         """

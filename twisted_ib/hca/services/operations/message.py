@@ -177,7 +177,7 @@ class MessageOperation(Operation):
         length = self.length
         payload = self.inline
         if payload is None:
-            if length >= PULL_LEAST or len(self.request.pieces) != 1:
+            if length >= PULL_LEAST or length > limits.INLINE_MESSAGE or len(self.request.pieces) != 1:
                 return self._publishParts(path, remote, pd)
             payload = b""
             if length:
