@@ -341,6 +341,25 @@ class RevokeTests(DirectTestCase):
         self.settled()
         self.assertFalse(self.other.alive)
 
+    def test_ended(self) -> None:
+        """
+        A peer that has ended writes nothing, whatever it had begun.
+        """
+        self.path.mine.cells[WRITES] = self.two.qp.number << 32 | self.target.key
+        self.other._direct.peerEnded()
+        self.two.memory.deregister(self.target)
+        self.settled()
+        self.assertTrue(self.other.alive)
+
+    def test_lost(self) -> None:
+        """
+        Nothing is left of what it was granted.
+        """
+        self.assertEqual(len(self.target.grants), 1)
+        self.a.close()
+        self.settled()
+        self.assertEqual((self.other.alive, self.target.grants), (False, ()))
+
     def test_handler(self) -> None:
         """
         A signal's handler that writes amid a WRITE has it go as a record.

@@ -381,9 +381,9 @@ class DirectWrites:
         self._here, self._there = here, there
         self._asks, self._grants, self._writes = cells
         self._process: OtherProcess | None = None
-        # The peer's table; and whether there is none for good, nor one of ours.
+        # The peer's table; whether there is none for good, nor one of ours; whether the peer has ended.
         self._theirs: memoryview | None = None
-        self._isRefused = self._isClosed = False
+        self._isRefused = self._isClosed = self._isOver = False
         self._mine: Segment | None = None
         self._granted: dict[int, Grant] = {}
 
@@ -420,7 +420,7 @@ class DirectWrites:
                 done = process.writeBytes(there + within, source, length)
         except ValueError:
             # The peer has withdrawn its table.
-            self._isRefused = True
+            self._theirs, self._isRefused = None, True
             return False
         finally:
             here[self._writes] = 0
@@ -501,7 +501,7 @@ class DirectWrites:
         mine.cells[_place(word) // 8] = 0
         fence()
         there, writes = self._there, self._writes
-        if there[writes] != word:
+        if self._isOver or there[writes] != word:
             return
         end = monotonic() + WRITE_SECONDS
         while there[writes] == word:
@@ -520,9 +520,9 @@ class DirectWrites:
 
     def peerEnded(self) -> None:
         """
-        The peer's process is no more.
+        The peer's process is no more: nobody waits for its WRITEs.
         """
-        self._granted.clear()
+        self._isOver = True
 
     def forked(self) -> None:
         """
