@@ -97,6 +97,9 @@ offloaded: WeakValueDictionary[int, BlockingSocket] = WeakValueDictionary()
 #: Its dict, in which many are looked up without a function of Python for each; C{known} likewise.  There may
 #: still be a reference to one that the garbage collector has taken.
 held: Final[dict[int, Callable[[], BlockingSocket | None]]] = vars(offloaded)["data"]
+#: The descriptors that are just being given back to the kernel: pollers hear of each soon, and do not take it
+#: for closed.
+returning: Final[set[int]] = set()
 byDescriptor: WeakValueDictionary[int, Offloaded] = WeakValueDictionary()
 known: Final[dict[int, Callable[[], Offloaded | None]]] = vars(byDescriptor)["data"]
 _byInode = Offloaded.parts

@@ -277,9 +277,13 @@ class Move:
             return
         number = connection.descriptor
         for it, skt in zip(its, sockets, strict=True):
-            descriptors.close(it)
-            if skt is not None:
-                skt.moved(connection)
+            descriptors.returning.add(it.descriptor)
+            try:
+                descriptors.close(it)
+                if skt is not None:
+                    skt.moved(connection)
+            finally:
+                descriptors.returning.discard(it.descriptor)
         connection.descriptor = number
         descriptors.Offloaded.parts.pop(connection.inode, None)
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from weakref import ref
 
 # A program under C{ib-run} has these from its start: nothing that devices need is imported here.
-from twisted_ib.blocking.descriptors import connected, held, offloaded
+from twisted_ib.blocking.descriptors import connected, held, offloaded, returning
 
 if TYPE_CHECKING:
     from twisted_ib.drive.turn import Found, Idle
@@ -409,7 +409,7 @@ class epoll:
             # A thread that registers has the lock until both know of it.
             with self._lock:
                 ours = self._offloaded()
-                for descriptor in taken - ours.keys():
+                for descriptor in taken - ours.keys() - returning:
                     # Closed, and perhaps opened again: as the kernel forgets a closed file.
                     taken.discard(descriptor)
                     masks.pop(descriptor, None)

@@ -645,6 +645,30 @@ class MovingTests(BlockingTestCase):
             made.unregister(other)
             self.assertRaises(FileNotFoundError, made.unregister, other)
 
+    def test_between(self) -> None:
+        """
+        An C{epoll} object that another thread asks while the kernel gets a socket back does not take that for
+        closed.
+        """
+        one, other = self.pair()
+        made = epoll()
+        self.addCleanup(made.close)
+        made.register(other, IN)
+        self.assertEqual(made.poll(0), [])
+        kind, found = type(other), []
+
+        def moved(skt: Any, connection: Any, plain: Any = kind.moved) -> None:
+            found.append(made.poll(0))
+            plain(skt, connection)
+
+        self.patch(kind, "moved", moved)
+        moves(one)
+        self.received(one, other)
+        self.assertEqual((type(other), found), (MovedSocket, [[]] * len(found)))
+        self.assertTrue(found)
+        one.sendall(DATA)
+        self.assertEqual(made.poll(HANG_SECONDS), [(other.fileno(), IN)])
+
     def filled(self, skt: Any) -> bytes:
         """
         Send until a socket would block.
