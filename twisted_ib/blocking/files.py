@@ -17,7 +17,7 @@ import os
 import socket as kernel
 import sys
 import termios
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from stat import S_ISFIFO
 from threading import get_ident
@@ -387,25 +387,32 @@ def executing(plain: Any) -> Callable[..., None]:
     return execute
 
 
-def spawning(plain: Any) -> Callable[..., int]:
+def spawning(plain: Callable[..., int]) -> Callable[..., int]:
     """
     See C{os.posix_spawn}, which tells nobody of the process that it makes: as L{executing}.
 
     @param plain: it, or C{os.posix_spawnp}.
     """
 
-    def spawn(path: Any, argv: Any, env: Any, /, *, file_actions: Any = (), **options: Any) -> int:
+    def spawn(
+        path: object,
+        argv: object,
+        env: object,
+        /,
+        *,
+        file_actions: Iterable[Sequence[int]] | None = (),
+        **options: object,
+    ) -> int:
         actions = list(file_actions or ())
         # What is no action is its own to complain of.
         pairs = [each for each in actions if isinstance(each, tuple) and len(each) > 1]
         _give([each[1] for each in pairs if each[0] == os.POSIX_SPAWN_DUP2], True)
-        pid: int = plain(path, argv, env, file_actions=actions, **options)
-        return pid
+        return plain(path, argv, env, file_actions=actions, **options)
 
     return spawn
 
 
-def _give(given: list[Any], inherits: bool) -> None:
+def _give(given: Collection[int], inherits: bool) -> None:
     # To another process; beside that it may inherit those of which each says so itself.
     keep(given)
     for descriptor, skt in list(offloaded.items()):

@@ -428,7 +428,7 @@ class _TracedPath(_Path):
     # Records alone are shown: a WRITE comes as one, also from a peer that shows none.
 
     def writeDirectly(
-        self, number: int, key: int, address: int, source: Any, offset: int, length: int
+        self, number: int, key: int, address: int, source: object, offset: int, length: int
     ) -> bool:
         return False
 

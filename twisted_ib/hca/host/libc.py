@@ -15,10 +15,10 @@ import os
 import select
 import socket
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 try:
     import ctypes
@@ -33,6 +33,8 @@ from twisted_ib import limits
 from twisted_ib.drive.process import life
 
 if TYPE_CHECKING:
+    #: Of process_vm_writev(2).
+    _Writer = Callable[[int, int, int, int, int, int], int]
 
     class _Accepting(Protocol):
         def _accept(self) -> tuple[int, object]: ...
@@ -178,7 +180,7 @@ def readProcess(pid: int, address: int, into: memoryview) -> int:
     return copied
 
 
-def addressOf(view: Any) -> int:
+def addressOf(view: object) -> int:
     """
     @param view: a buffer, which stays where it is while somebody has a view of it.
     @return: the address of its first byte.
@@ -244,7 +246,7 @@ class OtherProcess:
             there[0], there[1], there[2], there[3], count = address, first, address + first, tail, 2
         # Other threads run meanwhile where that is worth their switch.
         call = self._callLong if length > _SCRATCH else self._call
-        done: int = call(self.pid, self._from, 1, self._to, count, 0)
+        done = call(self.pid, self._from, 1, self._to, count, 0)
         if done < 0:
             return 0 if ctypes.get_errno() == errno.EFAULT else -1
         return done
@@ -267,17 +269,17 @@ _TAILS = (8, 1, 2, 1, 4, 1, 2, 1)
 
 
 @cache
-def _writers() -> tuple[Any, Any] | None:
+def _writers() -> tuple[_Writer, _Writer] | None:
     # process_vm_writev(2) with the interpreter's lock held, and without it.
     found = []
     for library in ctypes.PyDLL(None, use_errno=True), ctypes.CDLL(None, use_errno=True):
-        call = getattr(library, "process_vm_writev", None)
-        if call is None:
+        if not hasattr(library, "process_vm_writev"):
             return None
+        call = library.process_vm_writev
         number, pointer = ctypes.c_ulong, ctypes.c_void_p
         call.argtypes = [ctypes.c_int, pointer, number, pointer, number, number]
         call.restype = ctypes.c_ssize_t
-        found.append(call)
+        found.append(cast("_Writer", call))
     return found[0], found[1]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from zope.interface import Attribute, Interface
 
-from twisted_ib.hca.base.interfaces.roles import BoundQueuePair, Waiter
+from twisted_ib.hca.base.interfaces.roles import BoundQueuePair, Segment, Waiter
 
 if TYPE_CHECKING:
     from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest
@@ -153,7 +153,7 @@ class IPath(IPeerPath):
         sleeps again.
         """
 
-    def writeDirectly(number: int, key: int, address: int, source: Any, offset: int, length: int) -> bool:
+    def writeDirectly(number: int, key: int, address: int, source: object, offset: int, length: int) -> bool:
         """
         Write into the peer's memory without a record, as the peer grants after the first WRITE of a
         queue pair to that memory.
@@ -226,7 +226,7 @@ class ISharedMemoryPath(IPath):
     A path whose peer may map registered memory, so that records refer to it instead of carrying its bytes.
     """
 
-    def offer(segment: Any) -> int:
+    def offer(segment: Segment) -> int:
         """
         Let the peer map a segment of registered memory for reading.
 
@@ -234,7 +234,7 @@ class ISharedMemoryPath(IPath):
         @return: the number by which records refer to it, or 0 if the bytes must travel in the records.
         """
 
-    def withdraw(segment: Any) -> None:
+    def withdraw(segment: Segment) -> None:
         """
         Have the peer unmap a segment; harmless if it was not offered.
         """
