@@ -27,6 +27,7 @@ from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE_READ
 from twisted_ib.hca.memory.windows import WindowType
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendFlags, SendOpcode
+from twisted_ib.hca.services.operations.message import PULL_LEAST
 
 MISSING = libc.available()
 SIZE = 4096
@@ -163,6 +164,31 @@ class WriteTests(DirectTestCase):
         self.assertEqual(self.one.statuses(), [])
         self.settled()
         self.assertEqual(self.one.statuses(), [(2, OK)])
+
+    def test_pulled(self) -> None:
+        """
+        From memory that the peer may map, which it copies faster than the kernel, they are records; and a
+        short one waits for none of these.
+        """
+        size = 2 * PULL_LEAST
+        source, target = self.one.allocate(b"ab" * PULL_LEAST), self.two.register(size)
+        remote = {"remoteAddress": target.address, "remoteKey": target.remoteKey}
+        self.one.send(2, WRITE, piece(source, 0, 10), **remote)
+        self.settled()
+        for id, posted in (3, size), (4, PULL_LEAST), (5, PULL_LEAST - 1):
+            before = self.path.position()
+            self.one.send(id, WRITE, piece(source, 0, posted), **remote)
+            self.assertGreater(self.path.position(), before)
+        self.assertEqual(self.one.statuses(), [(2, OK)])
+        self.assertEqual(bytes(target.view[:12]), b"ababababab\0\0")
+        self.settled()
+        self.assertEqual(self.one.statuses(), [(3, OK), (4, OK), (5, OK)])
+        self.assertEqual(bytes(target.view), b"ab" * PULL_LEAST)
+        self.one.send(6, WRITE, piece(source, 0, PULL_LEAST - 1), **remote)
+        self.assertEqual(self.one.statuses(), [(6, OK)])
+        copied = self.one.register(size)
+        self.one.send(7, WRITE, piece(copied, 0, size), **remote)
+        self.assertEqual((self.one.statuses(), sum(target.view)), ([(7, OK)], 0))
 
     def test_hole(self) -> None:
         """

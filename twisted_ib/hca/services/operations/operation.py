@@ -130,6 +130,13 @@ class Operation:
         self.rnrRefusals = self.absences = self.records = 0
         self.rewind()
 
+    def needsRecords(self, pd: ProtectionDomain) -> bool:
+        """
+        @param pd: of the queue pair.
+        @return: whether the peer must or should execute it.
+        """
+        return True
+
     @classmethod
     def check(cls, request: SendRequest, inline: int) -> None:
         """

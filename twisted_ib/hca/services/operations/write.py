@@ -16,7 +16,7 @@ from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus, WorkCo
 from twisted_ib.hca.queues.receives import Receives
 from twisted_ib.hca.queues.requests import SGE, SendOpcode
 from twisted_ib.hca.queues.scatter import AT_ONCE, store
-from twisted_ib.hca.services.operations.message import IncomingMessage, MessageOperation
+from twisted_ib.hca.services.operations.message import PULL_LEAST, IncomingMessage, MessageOperation
 from twisted_ib.hca.services.operations.operation import (
     BY_RECORD,
     DONE,
@@ -150,20 +150,29 @@ class Write(MessageOperation):
     isWrite = True
 
     def place(self, path: IPath, remote: int, pd: ProtectionDomain, onTheWay: Sequence[Operation]) -> Placed:
-        # The peer executes what it has of before later than this would be done.  If that is WRITEs only,
-        # this one waits for them, and all that follow: they are done sooner than records.
-        if not self.length or self.length > limits.PULL_MOST:
+        if not self.length or self.length > limits.PULL_MOST or self.needsRecords(pd):
             return BY_RECORD
         if not onTheWay:
             try:
                 return DONE if self._copy(path, remote, pd) else BY_RECORD
             except MemoryAccessError:
                 return BY_RECORD  # Which finds it, too.
-        address, key = self._target()
-        isHeld = onTheWay[0].isWrite and onTheWay[-1].isWrite
-        if not isHeld or not path.writeDirectly(remote, key, address, None, 0, self.length):
+        # The peer executes what it has of before later than this would be done.  If that is short WRITEs
+        # only, this one waits for them, and all that follow: they are done sooner than records.
+        if onTheWay[0].needsRecords(pd) or onTheWay[-1].needsRecords(pd):
             return BY_RECORD
-        return HELD
+        address, key = self._target()
+        return HELD if path.writeDirectly(remote, key, address, None, 0, self.length) else BY_RECORD
+
+    def needsRecords(self, pd: ProtectionDomain) -> bool:
+        if not self.isWrite:
+            return True
+        if self.length < PULL_LEAST or self.inline is not None:
+            return False
+        # From memory that both have mapped the peer copies at memory's speed; the kernel, which looks up
+        # each page, at a third of it.
+        region = pd.memory.regions.get(self.request.pieces[0].key)
+        return region is not None and region.segment is not None
 
     def _target(self) -> tuple[int, int]:
         # The peer's address and key.
