@@ -67,10 +67,7 @@ class MovedStream(Protocol):
         stream.direct = 0
         self._redirect()
         mine.setblocking(False)
-        asOverSDP(mine)
-        if stream.getTcpKeepAlive():
-            stream.setTcpKeepAlive(False)
-            mine.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        asOverSDP(mine, stream)
         stream.moved(mine)
         loop = transport._loop
         self._plain = _makeTransport(loop, mine, self)

@@ -156,10 +156,7 @@ class RedirectedServer(_Handled, SDPServer):
         self.answerSuspend()
         # Of what may be written by a method that a program has kept, nothing is to go to SDP.
         self.discard()
-        asOverSDP(skt)
-        if self.getTcpKeepAlive():
-            self.setTcpKeepAlive(False)
-            skt.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        asOverSDP(skt, self)
         if hasattr(self, "_handle"):
             self._handle.movedTo(skt)
         carrier = Carrier(skt, self)
@@ -178,14 +175,19 @@ class RedirectedServer(_Handled, SDPServer):
         super().abandon()
 
 
-def asOverSDP(skt: _socket.socket) -> None:
+def asOverSDP(skt: _socket.socket, stream: RedirectedServer | None = None) -> None:
     """
     Set the options of a socket to which a connection moves.
+
+    @param stream: The transport over SDP, which hands on that it asks whether an idle peer lives.
     """
     # Nothing waits for an answer, and an urgent byte stays in the stream, where who does not ask for it
     # would miss it.
     skt.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     skt.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
+    if stream is not None and stream.getTcpKeepAlive():
+        stream.setTcpKeepAlive(False)
+        skt.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 def _decided(mine: socket.socket, move: Callable[[socket.socket], object], isAllowed: bool) -> None:

@@ -202,7 +202,7 @@ class WriteTests(DirectTestCase):
         self.settled()
         self.one.send(3, WRITE, piece(self.source, 0, 10), **remote)
         self.assertEqual(self.one.statuses(), [(2, OK), (3, OK)])
-        self.patch(libc.OtherProcess, "write", lambda self, address, source, length: 4)
+        self.patch(libc.OtherProcess, "write", lambda *arguments: 4)
         self.one.send(4, WRITE, piece(self.source, 0, 10), **remote)
         self.assertEqual(self.one.statuses(), [])
 
@@ -407,7 +407,7 @@ class RefusingTests(DirectTestCase):
         """
         calls = []
 
-        def write(self: Any, address: int, source: int, length: int) -> int:
+        def write(self: Any, address: int, source: int, length: int, tail: int) -> int:
             calls.append(length)
             return -1
 
@@ -508,11 +508,11 @@ class OtherProcessTests(HCATestCase):
         source, target = bytearray(b"0123456789"), mmap.mmap(-1, SIZE)
         at = libc.addressOf(target)
         own = libc.OtherProcess(os.getpid())
-        self.assertEqual(own.write(at + 3, libc.addressOf(source), 10), 10)
+        self.assertEqual(own.write(at + 3, libc.addressOf(source), 10, 1), 10)
         self.assertEqual(target[2:14], b"\x000123456789\x00")
         # What ends it comes last.
         self.assertEqual([*own._there], [at + 3, 9, at + 12, 1])
-        self.assertEqual(own.writeBytes(at, b"ab", 2), 2)
+        self.assertEqual(own.writeBytes(at, b"ab", 2, 2), 2)
         self.assertEqual(target[:4], b"ab\x000")
-        self.assertEqual(own.write(8, libc.addressOf(source), 10), 0)
-        self.assertEqual(libc.OtherProcess(1 << 22).write(at, libc.addressOf(source), 10), -1)
+        self.assertEqual(own.write(8, libc.addressOf(source), 10, 1), 0)
+        self.assertEqual(libc.OtherProcess(1 << 22).write(at, libc.addressOf(source), 10, 1), -1)

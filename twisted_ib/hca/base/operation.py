@@ -47,6 +47,10 @@ RESPONSES: Final = frozenset(
     for reference in ((0, REFERENCE) if row.kind is Kind.READ_RESPONSE else (0,))
 )
 
+#: The last octets of all that go to memory of a program, which may poll them: the aligned word at the end,
+#: by the last bits of the address behind it.
+TAILS: Final = (8, 1, 2, 1, 4, 1, 2, 1)
+
 #: Queue pair 0, the subnet management interface (IBTA vol. 1 13.5.1).
 SMI_QPN: Final = 0
 #: Queue pair 1, the general services interface, connection management among them.

@@ -226,19 +226,19 @@ class OtherProcess:
         """
         return ctypes is not None and sys.platform == "linux" and _writers() is not None
 
-    def write(self, address: int, source: int, length: int) -> int:
+    def write(self, address: int, source: int, length: int, tail: int) -> int:
         """
-        Copy memory of this process.  The last aligned word of up to 8 bytes comes last: programs look for it.
+        Copy memory of this process.
 
         @param address: where the first byte goes there.
         @param source: where it is here.
         @param length: bytes, at least 1.
+        @param tail: how many at their end come last, as programs look for them.
         @return: how many were copied, fewer where memory ends; or -1 if none is to be copied ever, as the
             process is gone or must not be written to.
         """
         here, there = self._here, self._there
         here[0], here[1] = source, length
-        tail = _TAILS[address + length & 7]
         if tail >= length:
             there[0], there[1], count = address, length, 1
         else:
@@ -251,7 +251,7 @@ class OtherProcess:
             return 0 if ctypes.get_errno() == errno.EFAULT else -1
         return done
 
-    def writeBytes(self, address: int, data: bytes | bytearray, length: int) -> int:
+    def writeBytes(self, address: int, data: bytes | bytearray, length: int, tail: int) -> int:
         """
         L{write} bytes, at most 64 KiB.
         """
@@ -259,13 +259,11 @@ class OtherProcess:
             self._scratch = bytearray(_SCRATCH)
             self._scratchAt = addressOf(self._scratch)
         self._scratch[:length] = data
-        return self.write(address, self._scratchAt, length)
+        return self.write(address, self._scratchAt, length, tail)
 
 
 #: Bytes of a message that L{OtherProcess} copies with the interpreter's lock held.
 _SCRATCH = 64 << 10
-#: By the last bits of the address behind it: the bytes of the aligned word there.
-_TAILS = (8, 1, 2, 1, 4, 1, 2, 1)
 
 
 @cache

@@ -8,15 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from twisted_ib import limits
-from twisted_ib.hca.base.operation import REFERENCE
+from twisted_ib.hca.base.operation import REFERENCE, TAILS
 from twisted_ib.hca.memory.regions import ProtectionDomain
 from twisted_ib.hca.queues.requests import SGE
 from twisted_ib.hca.wire import headers
 
 #: A copy of no more octets is in order as it is: its last store is its last octets' (memcpy(3) of glibc).
 AT_ONCE = 64
-#: By the last bits of the address behind it: the octets of the aligned word there.
-_TAILS = (8, 1, 2, 1, 4, 1, 2, 1)
 
 
 def total(pieces: Sequence[SGE]) -> int:
@@ -89,7 +87,7 @@ def store(view: Any, offset: int, source: bytes | memoryview, end: int) -> None:
     if source.__class__ is bytes:
         source = memoryview(source)
     length = len(source)
-    size = length - _TAILS[end & 7]
+    size = length - TAILS[end & 7]
     last = offset + size
     view[offset:last] = source[:size]
     view[last : offset + length] = source[size:]

@@ -51,6 +51,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted_ib import limits
 from twisted_ib.drive.sleeper import awaitReady, fence
 from twisted_ib.errors import HandshakeError, HCAError, PathLostError, PeerEndedError, RingError
+from twisted_ib.hca.base.operation import TAILS
 from twisted_ib.hca.fabric.shm.segment import Segment
 from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, sendWithDescriptors
 from twisted_ib.hca.host.handshake import HANDSHAKE_BYTES, Refuse, parse
@@ -334,7 +335,7 @@ GRANTS_MOST: Final = 1024
 #: Seconds that a peer has for a WRITE which it has begun when that is revoked: one that is stopped just then
 #: loses its path.
 WRITE_SECONDS: Final = 1.0
-#: What an entry has: queue pair and key, the first address, octets, where these are in the process.
+#: An entry: queue pair and key, the first address, octets, where these are in the process.
 _ENTRY: Packed[tuple[int, int, int, int]] = Struct("=4Q")
 _BYTES: Final = _ENTRY.size * GRANTS_MOST
 
@@ -411,13 +412,15 @@ class DirectWrites:
                 return False
             if source is None:
                 return True
+            there += within
+            tail = TAILS[there + length & 7]
             if isinstance(source, MemoryRegion):
                 place = source.place
                 if not place:
                     place = source.place = addressOf(source.view)
-                done = process.write(there + within, place + offset, length)
+                done = process.write(there, place + offset, length, tail)
             else:
-                done = process.writeBytes(there + within, source, length)
+                done = process.writeBytes(there, source, length, tail)
         except ValueError:
             # The peer has withdrawn its table.
             self._theirs, self._isRefused = None, True
