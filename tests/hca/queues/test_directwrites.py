@@ -190,6 +190,22 @@ class WriteTests(DirectTestCase):
         self.one.send(7, WRITE, piece(copied, 0, size), **remote)
         self.assertEqual((self.one.statuses(), sum(target.view)), ([(7, OK)], 0))
 
+    def test_begun(self) -> None:
+        """
+        One of which some records are on the way when the peer grants the region is sent to its end.
+        """
+        size = limits.PULL_MOST
+        source, region = self.one.register(size), self.two.register(size)
+        remote = {"remoteAddress": region.address, "remoteKey": region.remoteKey}
+        for value in range(1, 9):
+            source.view[:] = bytes([value]) * size
+            self.one.send(value, WRITE, piece(source), **remote)
+        self.assertTrue(self.one.work.requester._unsent[0].begun)
+        self.settled()
+        self.assertEqual(self.one.statuses(), [(value, OK) for value in range(1, 9)])
+        self.assertEqual(bytes(region.view), bytes(source.view))
+        self.assertEqual(len(region.grants), 1)
+
     def test_hole(self) -> None:
         """
         Memory that the peer has unmapped: the peer decides.

@@ -72,7 +72,8 @@ class SendQueue:
 
     def _place(self, operation: Operation, work: WorkQueues, path: IPath) -> Placed:
         # Do the oldest request, a WRITE, without a record, if that can be.
-        if self.transport:
+        # Of one that has begun the peer has records, and waits for the rest.
+        if self.transport or operation.begun:
             return BY_RECORD
         placed = operation.place(path, work.queuePair.remote, work.pd, self.onTheWay)
         if placed is DONE:
