@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from subprocess import Popen
+from subprocess import PIPE, Popen
 from threading import Thread, get_ident
 from time import monotonic
 from types import FrameType, SimpleNamespace
@@ -51,6 +51,10 @@ from twisted_ib.switch.switch import Switch
 DATA = bytes(64)
 #: Messages that are counted: so many that each has its part of the turns that ask for everything.
 MESSAGES = 10 * EPOLL_EVERY
+#: Connections of a request.
+SHORT = 20
+#: A sleep that nothing ends takes so long, and fails its test.
+UNTIMED_SECONDS = 10.0
 #: Methods of sockets that ask the kernel for nothing.
 _NO_SYSTEM_CALLS = {"fileno", "gettimeout", "__new__", "__init__"}
 #: A client that makes so many requests, one after another; its arguments are the port and their number.
@@ -61,6 +65,26 @@ skt = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
 for _ in range(int(sys.argv[2])):
     skt.sendall(b"request")
     assert skt.recv(9) == b"answer"
+"""
+
+#: A server and a client of short connections; their arguments are the connections' number, and a port.
+_SHORT_SERVER = """
+import sys
+from twisted_ib import socket
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+for _ in range(int(sys.argv[1])):
+    with listener.accept()[0] as skt:
+        assert skt.recv(64) == b"request"
+        skt.sendall(b"answer")
+"""
+_SHORT_CLIENT = """
+import sys
+from twisted_ib import socket
+for _ in range(int(sys.argv[1])):
+    with socket.create_connection(("127.0.0.1", int(sys.argv[2]))) as skt:
+        skt.sendall(b"request")
+        assert skt.recv(64) == b"answer" and not skt.recv(64)
 """
 
 
@@ -758,6 +782,105 @@ class CostTests(BlockingTestCase):
         with self.loop:
             self.assertFalse(self.loop.wait(lambda: False, BRIEF_SECONDS / 4))
         self.assertEqual(sleeps.timeouts[0], BRIEF_SECONDS / 4)
+
+
+class Untimed(Sleeps):
+    """
+    In the place of a reactor's epoll object: only an event ends a sleep.
+    """
+
+    def poll(self, timeout: float, most: int) -> list[tuple[int, int]]:
+        """
+        See C{select.epoll.poll}.
+        """
+        if not timeout:
+            return self._poller.poll(0, most)
+        self.timeouts.append(timeout)
+        events = self._poller.poll(UNTIMED_SECONDS, most)
+        if not events:
+            raise AssertionError(f"a sleep of {timeout} s that nothing ended")
+        return events
+
+
+class UntimedTests(BlockingTestCase):
+    """
+    No step of a connect, of a first request and its answer, and of the close waits until a time is over: each
+    sleep ends for what it waits for.  A sleep that would last for a time lasts here until something wakes it.
+    """
+
+    def setUp(self) -> None:
+        """
+        Connections are SDP's, however short they are, and polling does not pay.
+        """
+        super().setUp()
+        self.rules("use sdp connect * *:*\n")
+        requireReplaceable(AdaptivePolling, "spin")
+        self.patch(AdaptivePolling, "spin", lambda *_: False)
+        reactor = self.loop.reactor
+        self.sleeps = Untimed(reactor._poller, lambda: None)
+        self.patch(reactor, "_poller", self.sleeps)
+
+    def peer(self, program: str, *arguments: object) -> Popen[str]:
+        """
+        Begin another process, which uses SDP as well.
+        """
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        words = [sys.executable, "-c", program, *map(str, arguments)]
+        process = Popen(words, env=environment, stdout=PIPE, text=True)
+        assert process.stdout is not None
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait, HANG_SECONDS)
+        self.addCleanup(process.kill)
+        return process
+
+    def serve(self, listener: Any) -> None:
+        """
+        Answer a request of each connection.
+        """
+        for _ in range(SHORT):
+            with listener.accept()[0] as skt:
+                self.assertIsNotNone(skt.sdp)
+                self.assertEqual(skt.recv(len(DATA)), b"request")
+                skt.sendall(b"answer")
+
+    def ask(self, port: int) -> None:
+        """
+        Have so many connections of a request.
+        """
+        for _ in range(SHORT):
+            with offloading.create_connection((LOOPBACK, port)) as skt:
+                self.assertIsNotNone(skt.sdp)
+                skt.sendall(b"request")
+                self.assertEqual(skt.recv(len(DATA)), b"answer")
+                self.assertEqual(skt.recv(len(DATA)), b"")
+
+    def test_threads(self) -> None:
+        """
+        Of two threads.
+        """
+        listener = self.server()
+        served = self.inThread(self.serve, listener)
+        self.ask(listener.getsockname()[1])
+        served.result(HANG_SECONDS)
+        self.assertNotEqual(self.sleeps.timeouts, [])
+
+    def test_client(self) -> None:
+        """
+        Of a client whose server is another process.
+        """
+        server = self.peer(_SHORT_SERVER, SHORT)
+        assert server.stdout is not None
+        self.ask(int(server.stdout.readline()))
+        self.assertNotEqual(self.sleeps.timeouts, [])
+
+    def test_server(self) -> None:
+        """
+        Of a server whose client is another process.
+        """
+        listener = self.server()
+        self.peer(_SHORT_CLIENT, SHORT, listener.getsockname()[1])
+        self.serve(listener)
+        self.assertNotEqual(self.sleeps.timeouts, [])
 
 
 class HandOverTests(BlockingTestCase):
