@@ -19,7 +19,7 @@ from tests.hca.queues.keyed_pair import DeviceSide, piece
 from twisted_ib import limits
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.fabric.shm import sharedregions
-from twisted_ib.hca.fabric.shm.ring import ASKS, GRANTS, WRITES
+from twisted_ib.hca.fabric.shm.ring import ASKS, GRANTS, WRITES, WRITTEN
 from twisted_ib.hca.fabric.shm.segment import Segment
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.host import libc
@@ -112,6 +112,40 @@ class WriteTests(DirectTestCase):
             end = offset + length
             self.assertEqual(bytes(self.target.view[offset:end]), bytes(self.source.view[offset:end]))
             self.assertEqual(sum(self.target.view), sum(self.source.view[offset:end]))
+
+    def test_octets(self) -> None:
+        """
+        Both ports count their octets, also when the path is gone.
+        """
+        before = self.a.fabric.octets()[0], self.b.fabric.octets()[1]
+        for length in 1, 700, SIZE:
+            self.write(2, 0, length)
+            self.assertEqual(self.one.statuses(), [(2, OK)])
+        # One that is refused is none.
+        self.assertFalse(self.path.writeDirectly(self.two.qp.number, 0, 0, b"123", 0, 3))
+        octets = 1 + 700 + SIZE
+        found = self.a.fabric.octets()[0] - before[0], self.b.fabric.octets()[1] - before[1]
+        self.assertEqual(found, (octets, octets))
+        self.assertEqual(self.b.statistics()["port_rcv_data"], (before[1] + octets) // 4)
+        # The path's own may come to it.
+        self.a.close()
+        self.settled()
+        self.assertEqual(self.b.fabric.paths(), [])
+        self.assertIn(self.b.fabric.octets()[1] - before[1] - octets, range(octets))
+
+    def test_octetsBound(self) -> None:
+        """
+        A peer that says anything about its octets does not make more of them than a counter holds, nor fewer
+        than there were.
+        """
+        cells = self.path._cells
+        before = self.b.fabric.octets()[1]
+        cells[WRITTEN] = 1000
+        self.assertEqual(self.b.fabric.octets()[1], before + 1000)
+        cells[WRITTEN] = 10
+        self.assertEqual(self.b.fabric.octets()[1], before + 1000)
+        cells[WRITTEN] = (1 << 64) - 1
+        self.assertEqual(self.b.fabric.octets()[1], before + (1 << 56))
 
     def test_inline(self) -> None:
         """
@@ -348,7 +382,8 @@ class RevokeTests(DirectTestCase):
         cells = self.other.mine.cells
         self.assertNotEqual(cells[GRANTS], 0)
         direct = self.other._direct
-        child = sharedregions.DirectWrites(self.other, cells, self.other.theirs.cells, (ASKS, GRANTS, WRITES))
+        numbers = ASKS, GRANTS, WRITES, WRITTEN
+        child = sharedregions.DirectWrites(self.other, cells, self.other.theirs.cells, numbers)
         child.forked()
         child.close()
         [grant] = self.target.grants
@@ -441,7 +476,7 @@ class RefusingTests(DirectTestCase):
         for size in 0, 64:
             number = self.other.offer(Segment.create(size)) if size else 1234
             direct = sharedregions.DirectWrites(
-                self.path, self.path.mine.cells, {GRANTS: number}, (ASKS, GRANTS, WRITES)
+                self.path, self.path.mine.cells, {GRANTS: number}, (ASKS, GRANTS, WRITES, WRITTEN)
             )
             direct.ask()
             self.assertIs(direct.write(1, 2, 3, None, 0, 1), False)

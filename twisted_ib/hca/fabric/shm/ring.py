@@ -12,7 +12,7 @@ page of cells, 64 bytes apart, then the ring::
     RUNG   the peer's SLEEP for which it rang last: it rings once for each
     BEGUN  while it delivers: up to where
     TAKES  1: it knows what to do with a connection that is handed over
-    ASKS   1: it would write to the peer's memory itself; and GRANTS, WRITES:
+    ASKS   1: it would write to the peer's memory itself; and GRANTS, WRITES, WRITTEN:
            L{twisted_ib.hca.fabric.shm.sharedregions}
     WORDS  from here on what it leaves when it dies: L{twisted_ib.hca.fabric.base.lastwords}
 
@@ -77,6 +77,7 @@ TAKES: Final = 48
 ASKS: Final = 49
 GRANTS: Final = 50
 WRITES: Final = 56
+WRITTEN: Final = 57
 WORDS: Final = 64
 #: Where a record starts in its slot: the payload of a stream, 8 bytes of ring header and 16 of BSDH (IBTA
 #: vol. 1 annex A4) later, then starts half a page into the page.
@@ -291,7 +292,12 @@ class RingPath(HostPath):
     def octets(self) -> tuple[int, int]:
         # From the positions, with each record's rounding.
         # A peer that breaks the ring amid a turn is behind what was passed over.
-        return self._tail - self._skipped, max(0, self._head - self._passed)
+        sent, received = self._tail - self._skipped, max(0, self._head - self._passed)
+        direct = self._direct
+        if direct is not None:
+            written, came = direct.octets()
+            sent, received = sent + written, received + came
+        return sent, received
 
     def published(self) -> int:
         return (self._tail - self._skipped) // _SLOT
@@ -347,7 +353,7 @@ class RingPath(HostPath):
         # Made late: most paths carry streams only.
         direct = self._direct
         if direct is None:
-            direct = DirectWrites(self, self._cells, self._peerCells, (ASKS, GRANTS, WRITES))
+            direct = DirectWrites(self, self._cells, self._peerCells, (ASKS, GRANTS, WRITES, WRITTEN))
             self._direct = direct
         return direct
 

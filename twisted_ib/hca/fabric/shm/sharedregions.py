@@ -31,7 +31,8 @@ the path.  Windows are never granted, and nothing is while a capture is written.
 
 So one side asks (C{ASKS}), the other offers the memory of its table as it offers a region (C{GRANTS}), and
 the first says that it writes (C{WRITES}) before it reads the entry, with a fence between.  To revoke is to
-clear the entry, have a fence, and wait while the other side writes: afterwards no octet comes.
+clear the entry, have a fence, and wait while the other side writes: afterwards no octet comes.  How many
+octets it has written it says in C{WRITTEN}, for the counters of both ports.
 
 Only processes of one user do that, which could write to each other's memory anyway, and where the kernel lets
 them (Yama's ptrace_scope, seccomp(2), pid namespaces).  Everything else goes by records, as before.
@@ -338,6 +339,8 @@ WRITE_SECONDS: Final = 1.0
 #: An entry: queue pair and key, the first address, octets, where these are in the process.
 _ENTRY: Packed[tuple[int, int, int, int]] = Struct("=4Q")
 _BYTES: Final = _ENTRY.size * GRANTS_MOST
+#: A peer that says it has written more octets than that says nothing: many such paths fit into a counter.
+_COUNTED: Final = 1 << 56
 
 
 def _place(word: int) -> int:
@@ -372,15 +375,16 @@ class DirectWrites:
     The WRITEs of both ends of a path that are not records.
     """
 
-    def __init__(self, path: RingPath, here: Any, there: Any, cells: tuple[int, int, int]) -> None:
+    def __init__(self, path: RingPath, here: Any, there: Any, cells: tuple[int, int, int, int]) -> None:
         """
         @param here: the cells of the path's segment.
         @param there: those of the peer's.
-        @param cells: which ones are C{ASKS}, C{GRANTS} and C{WRITES}.
+        @param cells: which ones are C{ASKS}, C{GRANTS}, C{WRITES} and C{WRITTEN}.
         """
         self._path = path
         self._here, self._there = here, there
-        self._asks, self._grants, self._writes = cells
+        self._asks, self._grants, self._writes, self._written = cells
+        self._came = 0
         self._process: OtherProcess | None = None
         # The peer's table; whether there is none for good, nor one of ours; whether the peer has ended.
         self._theirs: memoryview | None = None
@@ -429,7 +433,18 @@ class DirectWrites:
             here[self._writes] = 0
         if done < 0:
             self._theirs, self._isRefused = None, True
+            return False
+        here[self._written] += done
         return done == length
+
+    def octets(self) -> tuple[int, int]:
+        """
+        @return: How many this side has written to the peer's memory, and the peer to this one's, as it says.
+        """
+        said = min(self._there[self._written], _COUNTED)
+        if said > self._came:
+            self._came = said
+        return self._here[self._written], self._came
 
     def ask(self) -> None:
         """
