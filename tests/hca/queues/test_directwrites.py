@@ -8,14 +8,19 @@ write to all the same.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
+import platform
+import struct
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest import skipIf
 
 from tests.hca.hcas import HCATestCase, settle
 from tests.hca.queues.keyed_pair import DeviceSide, piece
+from tests.support.descriptors import runForked
 from twisted_ib import limits
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.fabric.shm import sharedregions
@@ -33,6 +38,26 @@ MISSING = libc.available()
 SIZE = 4096
 WRITE, SEND = SendOpcode.RDMA_WRITE, SendOpcode.SEND
 OK, DENIED, FLUSHED = WCStatus.SUCCESS, WCStatus.REM_ACCESS_ERR, WCStatus.WR_FLUSH_ERR
+
+
+#: The number of process_vm_writev(2) by machine.
+CALLS = {"x86_64": 311, "aarch64": 271}
+
+
+def refuse(call: int) -> None:
+    """
+    Have the kernel refuse a call to this process with EPERM (seccomp(2)).
+    """
+    # struct sock_filter: load the number, skip one if it is another, return EPERM, allow.
+    rules = (0x20, 0, 0, 0), (0x15, 0, 1, call), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)
+    program = b"".join(struct.pack("=HBBI", *each) for each in rules)
+    held = ctypes.create_string_buffer(program)
+    # struct sock_fprog.
+    head = ctypes.create_string_buffer(struct.pack("@HP", len(rules), ctypes.addressof(held)))
+    prctl = ctypes.CDLL(None).prctl
+    # PR_SET_NO_NEW_PRIVS; PR_SET_SECCOMP, SECCOMP_MODE_FILTER.
+    assert not prctl(38, 1, 0, 0, 0)
+    assert not prctl(22, 2, head, 0, 0)
 
 
 class DirectTestCase(HCATestCase):
@@ -469,6 +494,29 @@ class RefusingTests(DirectTestCase):
             self.assertEqual(self.one.statuses(), [(id, OK)])
         self.assertEqual(calls, [100])
 
+    def test_yama(self) -> None:
+        """
+        Yama's scopes that refuse each process, or each without a capability, are not tried, as a try is a
+        line in the kernel's log; with the others the kernel is asked.
+        """
+        scope, status = self.mktemp(), self.mktemp()
+        self.patch(libc, "_PTRACE_SCOPE", scope)
+        self.patch(libc, "_STATUS", status)
+        self.assertTrue(libc.OtherProcess.isPossible())
+        for capabilities, possible in (0, "01"), (1 << 19, "012"), ((1 << 19) - 1, "01"):
+            Path(status).write_text(f"Name:\tx\nCapEff:\t{capabilities:016x}\nSeccomp:\t0\n")
+            for number in "0123":
+                Path(scope).write_text(f"{number}\n")
+                self.assertEqual(libc.OtherProcess.isPossible(), number in possible)
+        cells = self.path.mine.cells
+        cells[ASKS] = 0
+        direct = sharedregions.DirectWrites(self.path, cells, {GRANTS: 0}, (ASKS, GRANTS, WRITES))
+        direct.ask()
+        self.assertEqual(cells[ASKS], 0)
+        Path(scope).write_text("1\n")
+        direct.ask()
+        self.assertEqual(cells[ASKS], 1)
+
     def test_tables(self) -> None:
         """
         A table that was never offered, or that is too short, is none.
@@ -567,3 +615,21 @@ class OtherProcessTests(HCATestCase):
         self.assertEqual(target[:4], b"ab\x000")
         self.assertEqual(own.write(8, libc.addressOf(source), 10, 1), 0)
         self.assertEqual(libc.OtherProcess(1 << 22).write(at, libc.addressOf(source), 10, 1), -1)
+
+    @skipIf(platform.machine() not in CALLS, "the number of process_vm_writev is not known for this machine")
+    def test_forbidden(self) -> None:
+        """
+        One that the kernel does not let this process write to, as by Yama's scope 1, is not asked again.
+        """
+
+        def child() -> None:
+            """
+            Have the kernel refuse.
+            """
+            refuse(CALLS[platform.machine()])
+            source, target = bytearray(b"0123456789"), bytearray(10)
+            own = libc.OtherProcess(os.getpid())
+            assert own.write(libc.addressOf(target), libc.addressOf(source), 10, 1) == -1
+            assert target == bytes(10)
+
+        self.assertEqual(runForked(child), 0)

@@ -222,9 +222,10 @@ class OtherProcess:
     @staticmethod
     def isPossible() -> bool:
         """
-        @return: whether there is such a call here.
+        @return: whether there is such a call here, which Yama does not refuse whatever the process.
         """
-        return ctypes is not None and sys.platform == "linux" and _writers() is not None
+        isThere = ctypes is not None and sys.platform == "linux" and _writers() is not None
+        return isThere and _mayAttach()
 
     def write(self, address: int, source: int, length: int, tail: int) -> int:
         """
@@ -260,6 +261,27 @@ class OtherProcess:
             self._scratchAt = addressOf(self._scratch)
         self._scratch[:length] = data
         return self.write(address, self._scratchAt, length, tail)
+
+
+#: Of Yama (Linux Documentation/admin-guide/LSM/Yama.rst): who may attach to whom.  There is none without it.
+_PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
+#: See capabilities(7).
+_STATUS, _CAP_SYS_PTRACE = "/proc/self/status", 19
+
+
+def _mayAttach() -> bool:
+    # Each try that Yama refuses is a line in the kernel's log.  With 1 only a try tells: the other may be a
+    # child of this process, or have let it in (PR_SET_PTRACER).
+    try:
+        with open(_PTRACE_SCOPE) as file:
+            scope = file.read().strip()
+    except OSError:
+        return True
+    if scope != "2":
+        return scope in ("0", "1")
+    with open(_STATUS) as file:
+        held = [line.split()[1] for line in file if line.startswith("CapEff:")]
+    return bool(held) and bool(int(held[0], 16) >> _CAP_SYS_PTRACE & 1)
 
 
 #: Bytes of a message that L{OtherProcess} copies with the interpreter's lock held.
