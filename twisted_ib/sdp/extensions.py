@@ -66,10 +66,11 @@ class Extensions:
 
     def tell(self) -> None:
         """
-        Report completed READs and WRITEs.
+        Report completed READs and WRITEs, and what was sent in place.
         """
         if self.keyed is not None and self.keyed.completions:
             self.keyed.tell()
+        self.zeroCopySend.tell()
 
     # -- messages
 
@@ -197,7 +198,7 @@ class Extensions:
         """
         Return whether nothing of it waits, be it to be sent, or for the peer.
         """
-        return not (self.zeroCopySend.items or self.zeroCopySend.size or self.inUse())
+        return self.zeroCopySend.isQuiet() and not self.zeroCopyReceive.unread()
 
     def discard(self) -> None:
         """

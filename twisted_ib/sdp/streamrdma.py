@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted_ib import limits
 from twisted_ib.errors import MemoryRegionError, QueuePairError
 from twisted_ib.hca.base.operation import REFUSAL
-from twisted_ib.hca.memory.access import REMOTE_READ, REMOTE_WRITE
+from twisted_ib.hca.memory.access import REMOTE, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.memory.regions import MemoryRegion
 from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import SGE, Attributes, Capabilities, SendOpcode, SendRequest
@@ -149,7 +149,9 @@ class StreamRDMA:
         """
         memory = self.stream.channel.device.memory
         # A key per transfer: deregistration then revokes exactly what one advertisement granted.
-        region: MemoryRegion = memory.register(view, access, self.regions.pd, None, segment)
+        region: MemoryRegion = memory.register(
+            view, access, self.regions.pd, segment=segment, isPassing=not access & REMOTE
+        )
         self._exposed.add(region)
         return region
 

@@ -402,6 +402,10 @@ class ZeroCopyReceive:
     def _invite(self, sink: SinkAdverts) -> None:
         stream = self._stream
         machine = self._extensions.machine
+        path = stream.queuePair.path
+        if path is None or path.sendsInPlace:
+            # Its peers get no keys.
+            return
         payload = stream.messageBytes
         # Not while READs are in flight: their bytes come first in the stream, perhaps into these buffers.
         while sink.mayAsk(payload, payload) and not self.readings and self.buffered():

@@ -45,7 +45,18 @@ class ZeroCopySend:
     @ivar plainLeast: Plain writes of at least so many bytes go like registered memory; L{None} if none do.
     """
 
-    __slots__ = ("_extensions", "_retract", "_stream", "items", "least", "plainLeast", "size", "writing")
+    __slots__ = (
+        "_extensions",
+        "_reached",
+        "_retract",
+        "_sent",
+        "_stream",
+        "items",
+        "least",
+        "plainLeast",
+        "size",
+        "writing",
+    )
 
     def __init__(self, extensions: Extensions) -> None:
         self._extensions = extensions
@@ -53,7 +64,9 @@ class ZeroCopySend:
         self._retract = False
         self.items: deque[PendingSend | SendBuffer | Urgent] = deque()
         self.writing: deque[PendingSend] = deque()
-        self.size = 0
+        # What was sent in place, each with the position after it, and the one that is reached.
+        self._sent: deque[tuple[int, PendingSend]] = deque()
+        self.size = self._reached = 0
         self.least = limits.SDP_ZERO_COPY_LEAST
         self.plainLeast: int | None = None
 
@@ -171,7 +184,8 @@ class ZeroCopySend:
                 break
             if not self._send(source, item):
                 return False
-        return self.idle()
+        # A DisConn goes behind what was sent in place, whose memory ends with the connection.
+        return self.idle() and not self._sent
 
     def _next(self) -> PendingSend | SendBuffer | Urgent | None:
         for item in self.items:
@@ -249,7 +263,9 @@ class ZeroCopySend:
         # Where the fabric can share memory but the peer cannot map this item's, a READ copies as often as
         # Data does, and costs a response as well.
         path = self._stream.queuePair.path
-        shares = path is not None and path.fabric.traits.zeroCopy
+        if path is None or path.sendsInPlace:
+            return False
+        shares = path.fabric.traits.zeroCopy
         return not shares or item.memory is None or self._mayMap(item)
 
     @staticmethod
@@ -278,6 +294,9 @@ class ZeroCopySend:
         queuePair, machine = stream.queuePair, self._extensions.machine
         if not queuePair.canPost():
             return False
+        isInPlace = isinstance(item, PendingSend) and self._isInPlace(item)
+        if isInPlace and not self._hasPlace():
+            return False
         if isinstance(item, Urgent):
             count = 1
             header = machine.urgentHeader(queuePair.posted)
@@ -288,17 +307,65 @@ class ZeroCopySend:
             payload = item.view[item.at : item.at + count]
         if header is None:
             return False
-        queuePair.postInline(header, payload, count)
+        reached = 0
+        if isInPlace and isinstance(payload, memoryview):
+            reached = self._postInPlace(header, payload, count)
+        else:
+            queuePair.postInline(header, payload, count)
         self.size -= count
         if isinstance(item, PendingSend):
             item.at += count
             if item.left:
                 return True
             self.items.popleft()
-            self._finish(item)
+            if reached:
+                self._sent.append((reached, item))
+            else:
+                self._finish(item)
         else:
             self.items.popleft()
         return True
+
+    def _isInPlace(self, item: PendingSend) -> bool:
+        path = self._stream.queuePair.path
+        return path is not None and path.sendsInPlace and item.region is not None
+
+    def _hasPlace(self) -> bool:
+        queuePair = self._stream.queuePair
+        path = queuePair.path
+        if path is None or queuePair.pending:
+            return False
+        if path.hasPlace():
+            return True
+        path.wantSpace(queuePair)
+        return False
+
+    def _postInPlace(self, header: bytes, payload: memoryview, count: int) -> int:
+        # Returns the position whose acknowledgement ends the adapter's use of the memory.
+        queuePair = self._stream.queuePair
+        path = queuePair.path
+        assert path is not None
+        isPosted = path.postInPlace(queuePair.sends | queuePair.remote, header, payload, count)
+        assert isPosted, "there was a place for it"
+        reached = path.position()
+        path.track((reached, self))
+        return reached
+
+    def acknowledged(self, position: int) -> None:
+        """
+        Memory that was sent in place up to a position may be changed again; the application hears it at the
+        end of the batch.
+        """
+        self._reached = position
+        self._stream.cork()
+
+    def tell(self) -> None:
+        """
+        Report what was sent in place, and is done.
+        """
+        sent = self._sent
+        while sent and sent[0][0] <= self._reached:
+            self._finish(sent.popleft()[1])
 
     # -- SrcAvails
 
@@ -459,6 +526,12 @@ class ZeroCopySend:
         """
         return bool(self.writing or self._source.offers)
 
+    def isQuiet(self) -> bool:
+        """
+        Return whether nothing waits to be sent, or to be done.
+        """
+        return not (self.items or self.size or self._sent or self.unfinished())
+
     def discard(self) -> list[Deferred[None]]:
         """
         Drop everything queued.
@@ -466,11 +539,12 @@ class ZeroCopySend:
         @return: The Deferreds of what was dropped.
         """
         waiting = []
-        for item in (*self.writing, *self.items):
+        for item in (*(item for _, item in self._sent), *self.writing, *self.items):
             if isinstance(item, PendingSend):
                 deferred = self._release(item)
                 if deferred is not None:
                     waiting.append(deferred)
+        self._sent.clear()
         self.items.clear()
         self.writing.clear()
         self.size = 0

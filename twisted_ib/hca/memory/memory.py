@@ -40,6 +40,8 @@ _ADDRESS_BITS = 47
 #: Bytes on each side that are checked with those of a message, for the next ones.
 _NEAR = 4096
 _NOTHING = memoryview(b"")
+#: In the key of memory that an adapter does not know.
+_APART = 1 << 32
 #: The rights that every adapter knows, and what it need not use (verbs.h, C{IBV_ACCESS_OPTIONAL_RANGE}).
 _OF_ADAPTERS = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | int(Access.RELAXED_ORDERING)
 
@@ -116,6 +118,7 @@ class Memory:
         address: int | None = None,
         segment: object = None,
         present: Callable[[int, int, bool], bool] | None = None,
+        isPassing: bool = False,
     ) -> MemoryRegion:
         """
         Register a buffer.
@@ -126,6 +129,8 @@ class Memory:
         @param address: of the first byte; random if L{None}, 0 with L{Access.ZERO_BASED}.
         @param segment: see L{MemoryRegion.segment}.
         @param present: see L{MemoryRegion.present}.
+        @param isPassing: whether it is for one transfer of this side's, without remote rights: then an
+            adapter need not know it.
 
         @raise MemoryRegionError: the rights, the buffer or the address are not possible.
         @raise ResourceLimitError: there are too many regions.
@@ -135,7 +140,7 @@ class Memory:
             raise ResourceLimitError(f"a device registers at most {limits.MEMORY_REGIONS} memory regions")
         view = _view(buffer)
         access = _checkAccess(view, access)
-        if self.registrar is not None:
+        if self.registrar is not None and not isPassing:
             region = self._registerThere(view, access, pd, address, segment, present)
         else:
             place = self._address(address, len(view), access)
@@ -143,6 +148,9 @@ class Memory:
             # Issued when nothing can fail any more, so that no key is used up by a refused
             # registration.
             region.key = self._keys.issue()
+            if self.registrar is not None:
+                # The adapter's keys are of the same 32 bits, and this one is told nobody.
+                region.key |= _APART
         self.regions[region.key] = region
         pd.hold("memory regions")
         return region
@@ -349,7 +357,7 @@ class Memory:
         del self.regions[region.key]
         registered = self._registered.pop(region.key, None)
         if registered is None:
-            self._keys.withdraw(region.key)
+            self._keys.withdraw(region.key & ~_APART)
         else:
             registered.close()
 

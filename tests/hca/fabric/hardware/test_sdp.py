@@ -23,6 +23,7 @@ from tests.internet.test_stream_suite import subjectFor
 from tests.sdp.test_contract import CONTRACTS, IB, casesOf
 from tests.support.waiting import becomes
 from tests.switch.case import Client, Server, SwitchTestsBuilder
+from twisted_ib import limits
 from twisted_ib.errors import ServiceInUseError, WireError
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.connection.compacthello import MARK, compact
@@ -30,14 +31,17 @@ from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace
 from twisted_ib.hca.device import registry
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.hardware import connector, hardware
-from twisted_ib.hca.fabric.hardware.adapterpath import ZERO_COPY_BYTES, AdapterPath
+from twisted_ib.hca.fabric.hardware.adapterpath import SENDS, ZERO_COPY_BYTES, AdapterPath
 from twisted_ib.hca.fabric.hardware.connector import OFFER_SECONDS, OFFERS
 from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
 from twisted_ib.hca.fabric.hardware.rdmacm import Parameters
 from twisted_ib.hca.fabric.hardware.window import COUNT
-from twisted_ib.hca.memory.access import REMOTE
+from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE, REMOTE_READ
 from twisted_ib.sdp import listenSDP
 from twisted_ib.switch.switch import explain
+
+#: How often the same memory is sent.
+TRANSFERS = 4
 
 
 class RNICRow(HardwareRow):
@@ -77,36 +81,116 @@ class RegisteredContract(StreamContract):
         self.patch(AdapterPath, "_place", counted)
         return found
 
+    def registered(self) -> list[tuple[int, int]]:
+        """
+        @return: the lengths and rights of what is registered with adapters from now on.
+        """
+        found: list[tuple[int, int]] = []
+        register = Domain.reg_mr
+
+        def counted(domain: Domain, address: int, length: int, access: int) -> Any:
+            found.append((length, access))
+            return register(domain, address, length, access)
+
+        self.patch(Domain, "reg_mr", counted)
+        return found
+
+    async def asked(self, reactor: Any) -> None:
+        """
+        Wait until an adapter that is held has requests.
+        """
+        await becomes(reactor, lambda: any(each.waiting for each in self.host.queuePairs.values()))
+
     def test_uncopied(self) -> None:
         """
-        The peer reads it where it is: no record that is copied is as long as what is not worth that, and the
-        key that the peer has had opens nothing any more, in a domain that is the connection's own.
+        The adapter sends it from where it is: no record that is copied is as long as what is not worth that.
+        It is registered with the adapter once, and transfers register nothing more, at either side; the peer
+        gets no key.
         """
         data = bytes(range(256)) * 8192
-        copied = self.copied()
+        copied, registered = self.copied(), self.registered()
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            registered.clear()
+            region = client.transport.registerMemory(bytearray(data))
+            self.assertEqual(registered, [(len(data), int(LOCAL_WRITE))])
+            for _ in range(TRANSFERS):
+                await client.transport.writeRegistered(region)
+            self.assertEqual([each for each in copied if each >= ZERO_COPY_BYTES], [])
+            self.assertEqual(len(registered), 1)
+            client.transport.write(b"behind")
+            client.transport.loseConnection()
+            await self.end(reactor, port, client, server)
+            self.assertEqual(server.got(), data * TRANSFERS + b"behind")
+
+        self.drive(steps)
+
+    def test_waits(self) -> None:
+        """
+        It may be changed when the adapter has sent all of it, and not before; closed meanwhile it is
+        registered until then.
+        """
+        data = bytes(range(256)) * 4096
 
         async def steps(reactor: Any) -> None:
             port, client, server = await self.pair(reactor)
             region = client.transport.registerMemory(bytearray(data))
             before = set(self.host.regions)
-            shown: set[int] = set()
-            register = Domain.reg_mr
-
-            def registered(domain: Domain, address: int, length: int, access: int) -> Any:
-                made = register(domain, address, length, access)
-                if access & REMOTE:
-                    shown.add(id(domain))
-                return made
-
-            self.patch(Domain, "reg_mr", registered)
-            await client.transport.writeRegistered(region)
-            self.assertEqual([each for each in copied if each >= ZERO_COPY_BYTES], [])
-            self.assertEqual(set(self.host.regions) - before, set())
-            self.assertEqual(len(shown), 1)
-            client.transport.write(b"behind")
+            self.host.isHeld = True
+            done = client.transport.writeRegistered(region)
+            region.close()
+            await self.asked(reactor)
+            self.assertFalse(done.called)
+            self.assertEqual(set(self.host.regions), before)
+            self.host.resume()
+            await done
+            self.assertEqual(len(before - set(self.host.regions)), 1)
             client.transport.loseConnection()
             await self.end(reactor, port, client, server)
-            self.assertEqual(server.got(), data + b"behind")
+            self.assertEqual(server.got(), data)
+
+        self.drive(steps)
+
+    def test_abandoned(self) -> None:
+        """
+        Where the connection is aborted before, it fails.
+        """
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            region = client.transport.registerMemory(bytearray(1 << 20))
+            self.host.isHeld = True
+            done = client.transport.writeRegistered(region)
+            await self.asked(reactor)
+            client.transport.abortConnection()
+            self.host.resume()
+            failed: list[Any] = []
+            await done.addErrback(failed.append)
+            self.assertEqual(len(failed), 1)
+            await self.end(reactor, port, client, server)
+
+        self.drive(steps)
+
+    def test_full(self) -> None:
+        """
+        More of it than the adapter takes requests at a time waits, and is not copied.
+        """
+        size = 3 * SENDS * limits.INLINE_MESSAGE
+        copied = self.copied()
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            region = client.transport.registerMemory(size)
+            self.host.isHeld = True
+            done = client.transport.writeRegistered(region)
+            await self.asked(reactor)
+            self.host.resume()
+            await done
+            self.assertEqual([each for each in copied if each >= ZERO_COPY_BYTES], [])
+            client.transport.loseConnection()
+            await self.end(reactor, port, client, server)
+            self.assertEqual(len(server.got()), size)
 
         self.drive(steps)
 
@@ -204,6 +288,9 @@ class RegisteredContract(StreamContract):
             # The regions of which a peer has a key are the numbers of receives, of an RNIC.
             shown = [each for each in self.host.regions.values() if each.access & REMOTE]
             self.assertEqual([each.length for each in shown], [COUNT.size] * 2 * self.host.isRNIC)
+            # The rights of peers are no more than to read that.
+            rights = {each.rights for each in self.host.queuePairs.values()}
+            self.assertEqual(rights, {int(LOCAL_WRITE | (REMOTE_READ if self.host.isRNIC else 0))})
             # A domain for each end.
             self.assertEqual(len({id(each.domain) for each in self.host.queuePairs.values()}), 2)
             done = client.transport.writeRegistered(region)

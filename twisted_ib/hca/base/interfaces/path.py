@@ -147,6 +147,23 @@ class IPath(IPeerPath):
     peerAsks: Sequence[int] = Attribute("One number, which is 0 as long as C{grantWrites} is in vain.")
     peerGrants: Sequence[int] = Attribute("One number, which is 0 as long as C{writeDirectly} is in vain.")
 
+    sendsInPlace: bool = Attribute(
+        "Whether C{postInPlace} may be called, as at an adapter, and the peers of its streams get no keys."
+    )
+
+    def postInPlace(word: int, header: bytes, payload: memoryview, length: int) -> bool:
+        """
+        Publish a SEND whose payload is registered memory, which is read where it is: it must not change until
+        what C{position} returns then is acknowledged.
+
+        @return: False if the medium has no room now.
+        """
+
+    def hasPlace() -> bool:
+        """
+        @return: whether C{postInPlace} has room for one SEND.
+        """
+
     def alert() -> None:
         """
         Wake the peer, which sleeps: a record comes soon. The end of the batch wakes it all the same if it

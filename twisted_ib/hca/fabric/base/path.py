@@ -106,6 +106,7 @@ class Waiters:
     @ivar peerSleep: Not known.
     @ivar peerGrants: None.
     @ivar peerAsks: Never.
+    @ivar sendsInPlace: Never, as SENDs are copied.
     """
 
     __slots__ = ("waiting",)
@@ -114,6 +115,13 @@ class Waiters:
     peerSleep: Sequence[int] = AWAKE
     peerGrants: Sequence[int] = AWAKE
     peerAsks: Sequence[int] = AWAKE
+    sendsInPlace: bool = False
+
+    def postInPlace(self, word: int, header: bytes, payload: memoryview, length: int) -> bool:
+        raise NotImplementedError
+
+    def hasPlace(self) -> bool:
+        return False
 
     def alert(self) -> None:
         pass  # Whether the peer sleeps is not known.

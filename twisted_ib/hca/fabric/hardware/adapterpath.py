@@ -27,7 +27,7 @@ from twisted_ib.hca.fabric.base.path import Waiters
 from twisted_ib.hca.fabric.base.streams import OwnPath
 from twisted_ib.hca.fabric.hardware.provider import keep, told
 from twisted_ib.hca.fabric.hardware.window import COUNT, Window
-from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE
+from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE, REMOTE_READ
 from twisted_ib.hca.wire.headers import (
     ATOMIC,
     ATOMIC_RESULT,
@@ -84,6 +84,8 @@ SENDS = 64
 PIECES = 4
 #: Registered memory of at least so many bytes is not copied.
 ZERO_COPY_BYTES = 4096
+#: Of a stream's message before its payload: as many as any has (IBTA vol. 1 annex A4, BSDH).
+_HEADER_BYTES: Final = 64
 #: How long a queue pair that is gone waits for what it has sent, in seconds.
 LINGER_SECONDS = 5.0
 #: How long a message waits for a receive, in seconds, and how often that is tried.
@@ -173,6 +175,7 @@ class AdapterPath(Waiters, OwnPath):
     slots: ClassVar[int] = SLOTS
     slotBytes: ClassVar[int] = SLOT_BYTES
     slotHead: ClassVar[int] = _PAYLOAD
+    sendsInPlace = True
 
     def __init__(self, way: PeerPath, number: int, connection: AdapterConnection | None) -> None:
         self.way = way
@@ -185,7 +188,7 @@ class AdapterPath(Waiters, OwnPath):
         self.hasWork = False
         self.scheduler: Any = None
         self.alive = True
-        self.bell = False
+        self.bell = self._isInPlace = False
         self.waiting: OrderedDict[Waiter, None] = OrderedDict()
         self.unacknowledged: deque[tuple[int, Acknowledged]] = deque()
         self.track: Any = self.unacknowledged.append
@@ -228,8 +231,10 @@ class AdapterPath(Waiters, OwnPath):
         # A stream has one of its own: its peer may get keys.
         self.allocate(fabric.domainOf(work.pd) if work else fabric.context.alloc_pd())
         self.adopt(self._obtain(self.domain, queuePair))
-        # The rights are those of each region.
-        self._step(QPState.INIT, qp_access_flags=LOCAL_WRITE | REMOTE)
+        # The rights are those of each region; the peer of a stream has none, but that to read what an RNIC's
+        # tells.
+        rights = REMOTE if work else REMOTE_READ if connection is not None and connection.tells else 0
+        self._step(QPState.INIT, qp_access_flags=LOCAL_WRITE | rights)
         self.fill()
         if connection is not None and connection.tells:
             self.window = Window(self, self._memory, self.domain, self._base, _COUNT_AT)
@@ -472,18 +477,47 @@ class AdapterPath(Waiters, OwnPath):
             self.mark()
         return done
 
+    def postInPlace(self, word: int, header: bytes, payload: memoryview, length: int) -> bool:
+        """
+        Post a SEND of registered memory: see L{IPath.postInPlace}.
+        """
+        self._isInPlace = True
+        try:
+            return self.post(word, header, payload, length)
+        finally:
+            self._isInPlace = False
+
+    def hasPlace(self) -> bool:
+        """
+        @return: whether there is room for one SEND, of which the ring has the header.
+        """
+        window = self.window
+        return (
+            self._isReady
+            and not self._reading
+            and len(self._sent) < SENDS
+            and (window is None or (window.isReady and window.admits()))
+            and self._hasRoom(_HEADER_BYTES)
+        )
+
     def _joined(self, payload: Any) -> bytes:
         return b"".join(payload) if payload.__class__ is list else bytes(payload)
 
+    def _skipped(self, length: int) -> int:
+        # What is left at the end of the ring, where it is less than this.
+        start = self._head % RING_BYTES
+        return RING_BYTES - start if start + length > RING_BYTES else 0
+
+    def _hasRoom(self, length: int) -> bool:
+        return self._head + self._skipped(length) + length - self._tail <= RING_BYTES
+
     def _allocate(self, length: int) -> int:
         # Returns where so many bytes of the ring begin; -1 if there is no room.
-        head, tail = self._head, self._tail
-        start = head % RING_BYTES
-        skipped = RING_BYTES - start if start + length > RING_BYTES else 0
-        if head + skipped + length - tail > RING_BYTES:
+        if not self._hasRoom(length):
             return -1
-        self._head = head + skipped + length
-        return (head + skipped) % RING_BYTES
+        begin = self._head + self._skipped(length)
+        self._head = begin + length
+        return begin % RING_BYTES
 
     def _place(self, header: bytes, payload: Any, length: int) -> int:
         start = self._allocate(len(header) + length)
@@ -499,16 +533,24 @@ class AdapterPath(Waiters, OwnPath):
     def _gather(self, header: bytes, payload: Any, length: int) -> list[tuple[int, int, int]] | None:
         # Where the adapter finds the bytes of a record: address, length and key.  Registered memory is read
         # where it is, as a work request's is the adapter's until that is done; all else is copied.
-        if length >= ZERO_COPY_BYTES and not header:
+        # The program of a stream may change what it has written at once, unless it was told to wait.
+        if length >= ZERO_COPY_BYTES and (not header or self._isInPlace):
             piece = payload[0] if payload.__class__ is list and len(payload) == 1 else payload
             found = self.fabric.registered(self.domain, piece)
             if found is not None:
-                return [found]
+                return self._behind(header, found)
         start = self._place(header, payload, length)
         if start < 0:
             return None
         total = len(header) + length
         return [(self._base + start, total, self._key)] if total else []
+
+    def _behind(self, header: bytes, found: tuple[int, int, int]) -> list[tuple[int, int, int]] | None:
+        # Registered memory behind a header, which is copied.
+        if not header:
+            return [found]
+        start = self._place(header, b"", 0)
+        return None if start < 0 else [(self._base + start, len(header), self._key), found]
 
     def _request(self, opcode: int, pieces: list[tuple[int, int, int]], flags: int, **others: object) -> None:
         verbs = self.fabric.verbs
