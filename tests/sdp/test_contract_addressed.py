@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.test.reactormixins import ReactorBuilder
+
 from tests.hca.addressed import onWire
-from tests.internet.carriers import SDP
+from tests.internet.carriers import SDP, StreamContract
 from tests.sdp.test_contract import EPOLL, IB, casesOf
+from tests.support.waiting import becomes
 from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.cm.transitions import refuse
 from twisted_ib.hca.connection import RejectReason
@@ -60,6 +63,32 @@ class AsAdapter(OnWire):
         super().setUp()
 
 
+class LongestContract(StreamContract):
+    """
+    The longest messages that a peer may send.
+    """
+
+    def test_longest(self) -> None:
+        """
+        A stream that has READ registered memory takes them, too, though they come in packets: 64 KiB behind
+        the header.
+        """
+        data = bytes(range(256)) * 4096
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            await client.transport.writeRegistered(client.transport.registerMemory(data))
+            for one in (client, server):
+                one.transport.longest = one.transport.messageBytes
+                one.transport.write(data)
+            await becomes(reactor, lambda: client.ended() or len(client.got()) == len(data))
+            client.transport.loseConnection()
+            await self.end(reactor, port, client, server)
+            self.assertEqual((client.got(), server.got()), (data, data + data))
+
+        self.drive(steps)
+
+
 def made(module: str, isWhole: bool) -> dict[str, type]:
     """
     @param module: Whose they are.
@@ -69,6 +98,10 @@ def made(module: str, isWhole: bool) -> dict[str, type]:
     adapter = SDP("roce0")
     adapter.name = "SDPAdapter"
     found = casesOf(module, SDP("roce0"), [IB, EPOLL], OnWire, always=None if isWhole else [])
+    if not isWhole:
+        members = {"carrier": SDP("roce0"), "_reactors": [IB], "__module__": module}
+        kind: Any = type("LongestTests", (OnWire, LongestContract, ReactorBuilder), members)
+        found |= kind.makeTestCaseClasses()
     return found | casesOf(module, adapter, [IB], AsAdapter)
 
 

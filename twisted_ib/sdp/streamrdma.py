@@ -49,6 +49,10 @@ class StreamQueues(WorkQueues):
         # Its keep-alives are no requests.
         return False
 
+    def promisedBytes(self) -> int:
+        # The most payload is one thing, and the longest message, with its header, another.
+        return limits.INLINE_RECORD
+
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
         queuePair = self.queuePair
         # A stream's messages never consume receive requests: credits (Bufs) already guarantee a receive.

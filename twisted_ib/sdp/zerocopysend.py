@@ -302,7 +302,7 @@ class ZeroCopySend:
             header = machine.urgentHeader(queuePair.posted)
             payload: bytes | memoryview = item.byte
         else:
-            count = min(item.left, stream.maxPayload)
+            count = min(item.left, stream.maxPayload, stream.longest)
             header = machine.header(count, queuePair.posted)
             payload = item.view[item.at : item.at + count]
         if header is None:

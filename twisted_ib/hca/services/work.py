@@ -230,6 +230,12 @@ class WorkQueues:
         """
         self.requester.enqueue(request, fits)
 
+    def promisedBytes(self) -> int:
+        """
+        @return: the longest message that the consumer takes without a receive request.
+        """
+        return self.queuePair.maxMessage
+
     def postInline(
         self,
         payload: Any,

@@ -93,6 +93,18 @@ class ContractTests(connections.ContractTests):
             self.assertEqual(errnoOf(error), errno.EOPNOTSUPP)
             self.assertEqual(str(error), "rxe0: librdmacm has no such port space")
 
+    def test_workLater(self) -> None:
+        """
+        A stream's queue pair that gets work queues when it is connected is not a program's: it fails with
+        the peer's end.
+        """
+        a, b, one, _ = self.takers()
+        one.path.queuePair.work = Mock()
+        b.close()
+        settle(a)
+        (reason,) = one.said("failed")
+        self.assertIsInstance(reason, PathLostError)
+
     def test_acknowledgement(self) -> None:
         """
         A sender that waits for a record to be taken is woken when the adapter has done it.

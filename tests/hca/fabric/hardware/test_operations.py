@@ -375,6 +375,17 @@ class OperationTests(SynchronousTestCase):
         error = self.assertRaises(ResourceLimitError, one.call, one.path, b"", SPACE << 16 | 1)
         self.assertEqual(str(error), "adapter rxe0 has room for 2 connections here")
 
+    def test_disconnectedByKernel(self) -> None:
+        """
+        A program's queue pair is left alone by the peer's end, as Linux does (cma.c): it may go on to take
+        what it has.
+        """
+        one, two = self.ends()
+        connection: Any = one.connection
+        connection._connector.manager.disconnect(connection.id)
+        settle(*self.devices)
+        self.assertEqual([each.side.qp.state for each in (one, two)], [QPState.RTS] * 2)
+
     def test_disconnected(self) -> None:
         """
         What was posted arrives before the word of the end; then nothing of the adapter's is left.

@@ -273,6 +273,14 @@ class Domain:
         """
         return (DatagramQueuePair if given.qp_type == UD else AdapterQueuePair)(self, given)
 
+    def create_srq(self, max_wr: int = 128) -> SharedReceiveQueue:
+        """
+        Make a shared receive queue.
+        """
+        if not self.host.hasShared:
+            raise VerbsError(errno.EOPNOTSUPP, "ibv_create_srq")
+        return SharedReceiveQueue(self, max_wr)
+
     def create_ah(self, vector: Any) -> Handle:
         """
         Make an address handle.
@@ -290,6 +298,37 @@ class Domain:
 
     def __del__(self) -> None:
         self.host.collected["domain"] += 1
+
+
+class SharedReceiveQueue:
+    """
+    A shared receive queue.
+
+    @ivar posted: how many receives each call has brought.
+    """
+
+    def __init__(self, domain: Domain, most: int) -> None:
+        self.domain, self.most, self.host = domain, most, domain.host
+        self.receives: deque[RecvWR] = deque()
+        self.posted: list[int] = []
+        self.host.shared.append(self)
+
+    def post_recv(self, requests: list[RecvWR]) -> None:
+        """
+        Post receives.
+        """
+        self.posted.append(len(requests))
+        self.receives.extend(requests)
+        assert len(self.receives) <= self.most
+        for other in list(self.host.queuePairs.values()):
+            other.go()
+
+    def close(self) -> None:
+        """
+        Destroy it.
+        """
+        assert all(each.given.srq is not self for each in self.host.queuePairs.values())
+        self.host.shared.remove(self)
 
 
 class Handle:
@@ -318,6 +357,7 @@ class AdapterQueuePair:
     @ivar posted: how many times requests were posted, and C{signalled} how many of them were.
     @ivar keys: those of the latest ones' memory.
     @ivar steps: those that it took: the mask, the address vector and the attributes.
+    @ivar coming: the receive of a message that is not there as a whole.
     """
 
     def __init__(self, domain: Domain, given: Any) -> None:
@@ -329,7 +369,9 @@ class AdapterQueuePair:
         self.state = RESET
         self.rights = 0
         self.peer = 0
-        self.receives: deque[RecvWR] = deque()
+        # Those of the shared queue, if it has one.
+        self.receives: deque[RecvWR] = deque() if given.srq is None else given.srq.receives
+        self.coming: RecvWR | None = None
         self.waiting: deque[SendWR] = deque()
         self.keys: list[int] = []
         self.steps: list[tuple[int, Any, dict[str, int]]] = []
@@ -344,6 +386,13 @@ class AdapterQueuePair:
         if given["qp_state"] != RESET and self.host.isFull:
             raise VerbsError(errno.EINVAL, "ibv_modify_qp")
         self.steps.append((mask, vector, given))
+        if given["qp_state"] == ERR:
+            self.state = ERR
+            self.waiting.clear()
+            if self.coming is not None:
+                # As rxe (Linux rxe_resp.c, check_resource()).
+                self.given.recv_cq.push(Completion(self.coming.wr_id, self.qp_num, FLUSHED))
+            return
         if given["qp_state"] == RESET:
             self.state = RESET
             self.receives.clear()
@@ -361,7 +410,7 @@ class AdapterQueuePair:
         """
         Post receives.
         """
-        assert self.state >= INIT
+        assert self.state >= INIT and self.given.srq is None
         self.receives.extend(requests)
         assert len(self.receives) <= self.given.max_recv_wr
         # A peer that had none waits (RNR).
@@ -447,6 +496,8 @@ class AdapterQueuePair:
         if request.opcode != WRITE_IMM:
             (place,) = receive.sg_list
             assert len(data) <= place.length
+            # Linux rxe_resp.c, send_data_in().
+            assert self.host.regions[place.lkey].domain is peer.domain
             ctypes.memmove(place.addr, data, len(data))
         isImmediate = request.opcode != SEND
         peer.given.recv_cq.push(
@@ -801,6 +852,7 @@ class Host:
 
     @ivar isHeld: whether the adapter does nothing now.
     @ivar isFull: whether it takes no more memory.
+    @ivar hasShared: whether it has shared receive queues, and C{shared} those.
     @ivar isBlind: whether libibverbs cannot list it.
     @ivar isGone: whether it has disappeared, and C{looks} how often librdmacm was asked to let go of it.
     @ivar depths: how many READs and atomics it serves on a queue pair, and has outstanding.
@@ -830,6 +882,8 @@ class Host:
         self.silent: set[str] = set()
         self.found: set[str] = set()
         self.mtu, self.address = 5, b"\x7f\0\0\1"
+        self.hasShared = True
+        self.shared: list[SharedReceiveQueue] = []
         self.isHeld = self.isFull = self.isGone = self.isBlind = self.isRNIC = False
         self.overruns = self.early = 0
         self.reading: deque[tuple[AdapterQueuePair, AdapterQueuePair, SendWR]] = deque()

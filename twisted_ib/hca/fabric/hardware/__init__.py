@@ -11,5 +11,6 @@ Besides:
   - C{datagrams}: queue pairs of UD
   - C{outofband}: the path of a queue pair that its program connects by itself
   - C{registered}: memory that is registered
+  - C{slots}: what the streams of a device receive into
   - C{window}: the receives of both ends of an RNIC's connection
 """

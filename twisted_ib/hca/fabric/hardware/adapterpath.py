@@ -26,6 +26,7 @@ from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.fabric.base.path import Waiters
 from twisted_ib.hca.fabric.base.streams import OwnPath
 from twisted_ib.hca.fabric.hardware.provider import keep, told
+from twisted_ib.hca.fabric.hardware.slots import SHARED
 from twisted_ib.hca.fabric.hardware.window import COUNT, Window
 from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE, REMOTE_READ
 from twisted_ib.hca.wire.headers import (
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.fabric.hardware.connector import AdapterConnection
     from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
     from twisted_ib.hca.fabric.hardware.provider import Completion
+    from twisted_ib.hca.fabric.hardware.slots import SharedSlots
 
 #: Bytes of a slot: the longest message that is received, and immediate data before it.
 SLOT_BYTES = (limits.INLINE_RECORD + IMMEDIATE.size + 4095) & ~4095
@@ -161,8 +163,9 @@ class AdapterPath(Waiters, OwnPath):
     @ivar service: L{UNRELIABLE}, or 0 where the connection is reliable.
     @ivar hasWork: whether its queue pair has work queues of its user's; that of a stream may get some later.
     @ivar domain: the adapter's protection domain of both; L{None} before and after.
+    @ivar shared: the slots that it receives into, if those are the device's.
     @ivar window: the receives of both ends, where a SEND that finds none ends the connection.
-    @cvar slots: the receives that the adapter has.
+    @cvar slots: the receives that the adapter has, where they are its own.
     @cvar slotBytes: of each, of which the adapter leaves the first C{slotHead}.
     """
 
@@ -193,6 +196,7 @@ class AdapterPath(Waiters, OwnPath):
         self.unacknowledged: deque[tuple[int, Acknowledged]] = deque()
         self.track: Any = self.unacknowledged.append
         self.window: Window | None = None
+        self.shared: SharedSlots | None = None
         self._verbs: Any = None
         self._memory: Any = None
         self._region: Any = None
@@ -228,8 +232,9 @@ class AdapterPath(Waiters, OwnPath):
         work = None if queuePair is None else queuePair.work
         connection = self.connection
         self.hasWork = bool(work)
-        # A stream has one of its own: its peer may get keys.
-        self.allocate(fabric.domainOf(work.pd) if work else fabric.context.alloc_pd())
+        if not work:
+            self.shared = fabric.slots.get()
+        self.allocate(self._domainOf(work))
         self.adopt(self._obtain(self.domain, queuePair))
         # The rights are those of each region; the peer of a stream has none, but that to read what an RNIC's
         # tells.
@@ -239,15 +244,20 @@ class AdapterPath(Waiters, OwnPath):
         if connection is not None and connection.tells:
             self.window = Window(self, self._memory, self.domain, self._base, _COUNT_AT)
 
+    def _domainOf(self, work: Any) -> Any:
+        if work:
+            return self.fabric.domainOf(work.pd)
+        return self.fabric.context.alloc_pd() if self.shared is None else self.shared.domain
+
     def allocate(self, domain: Any) -> None:
         """
-        Have memory of the adapter's: the ring, and the slots.
+        Have memory of the adapter's: the ring, and slots of its own.
 
         @param domain: the adapter's.
         @raise OSError: it takes none.
         """
         self.domain = domain
-        self._memory = mmap.mmap(-1, _COUNT_AT + COUNT.size)
+        self._memory = mmap.mmap(-1, RING_BYTES if self.shared else _COUNT_AT + COUNT.size)
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._region = domain.reg_mr(self._base, len(self._memory), LOCAL_WRITE)
         self._key = self._region.lkey
@@ -263,13 +273,14 @@ class AdapterPath(Waiters, OwnPath):
     def _obtain(self, domain: Any, queuePair: BoundQueuePair | None) -> Any:
         # The adapter's queue pair of ours, where its program had one made.
         found = None if queuePair is None else self.fabric.reserved.pop(queuePair.number, None)
-        return self.fabric.makeQueuePair(domain) if found is None else found
+        return self.fabric.makeQueuePair(domain, shared=self.shared) if found is None else found
 
     def fill(self) -> None:
         """
-        Post a receive for each slot.
+        Post a receive for each slot of its own.
         """
-        self._verbs.post_recv([self._receive(slot) for slot in range(self.slots)])
+        if self.shared is None:
+            self._verbs.post_recv([self._receive(slot) for slot in range(self.slots)])
 
     def startOf(self, slot: int) -> int:
         """
@@ -320,7 +331,7 @@ class AdapterPath(Waiters, OwnPath):
         self.queuePair = None
         self.waiting.clear()
         self.unacknowledged.clear()
-        self._held.clear()
+        self._clearHeld()
         if (call := self._delivered) is not None:
             # Later: a queue pair that fails has a reason, which its user hears before the peer's end.
             self._delivered = None
@@ -354,8 +365,15 @@ class AdapterPath(Waiters, OwnPath):
         if not self._held or self.queuePair is None:
             self._dropHeld()
 
-    def _dropHeld(self) -> None:
+    def _clearHeld(self) -> None:
+        held = list(self._held)
         self._held.clear()
+        if self.shared is not None:
+            for _, slot, _, _ in held:
+                self.shared.giveBack(slot)
+
+    def _dropHeld(self) -> None:
+        self._clearHeld()
         call, self._delivered = self._delivered, None
         if call is not None:
             call()
@@ -414,7 +432,7 @@ class AdapterPath(Waiters, OwnPath):
         """
         In a forked child: make every use an error.
         """
-        keep(self._verbs, self._region, self.domain, self.window)
+        keep(self._verbs, self._region, self.domain, self.window, self.shared)
         self.alive = False
         gone: Any = Forked()
         self._verbs = self._memory = gone
@@ -431,6 +449,7 @@ class AdapterPath(Waiters, OwnPath):
             return
         self.alive = False
         self.fabric.destroyed(self)
+        self._clearHeld()
         if self._verbs is not None:
             self._returnQueuePair()
         if self._region is not None:
@@ -441,7 +460,10 @@ class AdapterPath(Waiters, OwnPath):
         self._verbs = self._region = self.domain = self.window = None
 
     def _returnQueuePair(self) -> None:
-        self._verbs.close()
+        if self.shared is not None and self._isReady:
+            self.fabric.slots.retire(self._verbs)
+        else:
+            self._verbs.close()
 
     # -- down
 
@@ -736,7 +758,7 @@ class AdapterPath(Waiters, OwnPath):
         @param completion: a C{WC} of the package C{ibverbs}.
         """
         if completion.wr_id & _RECEIVE:
-            self._received(completion, completion.wr_id & ~_RECEIVE)
+            self._received(completion, completion.wr_id & ~(_RECEIVE | SHARED))
         elif completion.status:
             self._failed(completion)
         else:
@@ -809,7 +831,10 @@ class AdapterPath(Waiters, OwnPath):
         return completion.status != _WC_FLUSHED and not self.fabric.isGone()
 
     def _received(self, completion: Completion, slot: int) -> None:
+        shared = self.shared
         if completion.status:
+            if shared is not None:
+                shared.giveBack(slot)
             if self.queuePair is not None and self.isFault(completion):
                 reason = QueuePairError(f"the adapter failed a receive: {completion.status_str}")
                 self.fabric.doom(self, reason)
@@ -819,7 +844,7 @@ class AdapterPath(Waiters, OwnPath):
             if not completion.byte_len:
                 self._receiveAgain(slot)
                 return
-        start = self.startOf(slot)
+        start = self.startOf(slot) if shared is None else shared.startOf(slot)
         stop = start + completion.byte_len
         opcode = SEND_ONLY
         isWrite = completion.opcode == _WC_RECV_WRITE
@@ -829,11 +854,14 @@ class AdapterPath(Waiters, OwnPath):
                 opcode, start, stop = WRITE_ONLY_IMMEDIATE, completion.byte_len, completion.imm_data
             else:
                 start -= IMMEDIATE.size
-                IMMEDIATE.pack_into(self._memory, start, completion.imm_data)
+                IMMEDIATE.pack_into(self._memoryOf(slot), start, completion.imm_data)
                 opcode = SEND_ONLY_IMMEDIATE
         self._held.append((opcode, slot, start, stop))
         if len(self._held) == 1 and self._isReady and not self._again:
             self._deliver()
+
+    def _memoryOf(self, slot: int) -> Any:
+        return self._memory if self.shared is None else self.shared.memoryOf(slot)
 
     def _receiveAgain(self, slot: int) -> None:
         self._verbs.post_recv([self._receive(slot)])
@@ -851,7 +879,7 @@ class AdapterPath(Waiters, OwnPath):
                 else:
                     # An adapter does not say whether the sender wants an event: a program has one of each.
                     word = opcode | self.service | (SOLICITED if self.hasWork else 0)
-                    syndrome = queuePair.delivered(word, self._memory, start, stop)
+                    syndrome = queuePair.delivered(word, self._memoryOf(slot), start, stop)
             except BaseException as error:
                 self.fabric.failed(error)
                 syndrome = 0
@@ -868,8 +896,13 @@ class AdapterPath(Waiters, OwnPath):
                 if self.queuePair is not None:
                     self.queuePair.fail(QueuePairError("the peer broke a rule"))
                 return
+            # An end within the call has given it back.
             if held:
                 held.popleft()
+                if self.shared is not None:
+                    self.shared.giveBack(slot)
+            if self.shared is not None:
+                continue
             if self._verbs is not None and self.alive and self.queuePair is not None and not self._isOver:
                 self._receiveAgain(slot)
         if self._delivered is not None:

@@ -31,7 +31,7 @@ from twisted_ib.hca.base.traits import ADAPTER, Traits, TransportType
 from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch
 from twisted_ib.hca.fabric.base.streams import ConnectedFabric, IAdapterFabric, PeerPath
-from twisted_ib.hca.fabric.hardware.adapterpath import PIECES, SENDS, SLOTS, AdapterPath
+from twisted_ib.hca.fabric.hardware.adapterpath import PIECES, SENDS, SLOT_BYTES, SLOTS, AdapterPath
 from twisted_ib.hca.fabric.hardware.adapters import indexOfGID, isRNIC
 from twisted_ib.hca.fabric.hardware.connector import AdapterConnection, Connector
 from twisted_ib.hca.fabric.hardware.datagrams import DATAGRAM_SENDS, DATAGRAM_SLOTS, DatagramPath, DatagramWay
@@ -47,15 +47,19 @@ from twisted_ib.hca.fabric.hardware.provider import (
 )
 from twisted_ib.hca.fabric.hardware.rdmacm import RDMACM
 from twisted_ib.hca.fabric.hardware.registered import Registered
+from twisted_ib.hca.fabric.hardware.slots import MOST_SLOTS, SharedSlots, StreamSlots
 from twisted_ib.hca.host.addresses import isFreeOfTCP
 from twisted_ib.hca.host.libc import addressOf
 from twisted_ib.hca.memory.access import REMOTE
+from twisted_ib.hca.wire.headers import IMMEDIATE
 
 _PORT = 0xFFFF
 #: Completions that are taken at a time.
 COMPLETIONS = 64
 #: Completions of the queue, if the adapter has as many.
 QUEUE_DEPTH = 32768
+#: The least completions of an adapter whose streams share slots: with fewer these might be all.
+SHARING_DEPTH = 8 * MOST_SLOTS
 #: Queue pairs that are made for one number that is free.
 CLASHES = 16
 #: The rights on memory that libibverbs and this package have in common.
@@ -151,6 +155,8 @@ class HardwareFabric(ConnectedFabric):
         self.pathMTU = 128 << min(max(1, self.context.query_port(1).active_mtu), 5)
         depth = min(QUEUE_DEPTH, self.context.query_device().max_cqe)
         self._most = max(1, depth // (SENDS + SLOTS))
+        # Of the shared slots, too, all may complete.
+        self.slots = StreamSlots(self, not self.isRNIC and depth >= SHARING_DEPTH, SLOT_BYTES, IMMEDIATE.size)
         self.channel = self.context.create_comp_channel()
         undone.callback(self.channel.close)
         os.set_blocking(self.channel.fd, False)
@@ -223,7 +229,7 @@ class HardwareFabric(ConnectedFabric):
         @raise ResourceLimitError: there are too many.
         """
         streams, number = self.streams, self._last
-        if len(streams) >= self._most:
+        if len(streams) + len(self.slots.retired) >= self._most:
             raise ResourceLimitError(f"adapter {self.adapter} has room for {self._most} connections here")
         while True:
             number = number + 1 if number < MULTICAST_QPN - 1 else GSI_QPN + 1
@@ -243,10 +249,13 @@ class HardwareFabric(ConnectedFabric):
         stream.attach(queuePair)
         return stream
 
-    def makeQueuePair(self, domain: Any, kind: QPType = QPType.RC) -> AdapterQueuePair:
+    def makeQueuePair(
+        self, domain: Any, kind: QPType = QPType.RC, shared: SharedSlots | None = None
+    ) -> AdapterQueuePair:
         """
         @param domain: of the adapter.
         @param kind: its service.
+        @param shared: the slots that it receives into; by default it is given receives of its own.
         @return: a new queue pair of the adapter.
         @raise OSError: it has no more.
         """
@@ -259,6 +268,7 @@ class HardwareFabric(ConnectedFabric):
             max_recv_wr=SLOTS if isConnected else DATAGRAM_SLOTS,
             max_send_sge=PIECES,
             max_recv_sge=1,
+            srq=None if shared is None else shared.queue,
         )
         made: AdapterQueuePair = domain.create_qp(given)
         return made
@@ -305,7 +315,7 @@ class HardwareFabric(ConnectedFabric):
         for _ in range(QUEUE_DEPTH // COMPLETIONS):
             if not (more := self.queue.poll(COMPLETIONS)):
                 break
-            found.extend(more)
+            self._found(more)
         self._completions = deque(each for each in found if each.qp_num != number)
 
     def created(self, stream: AdapterPath) -> None:
@@ -419,9 +429,13 @@ class HardwareFabric(ConnectedFabric):
             return 1
 
     def _poll(self) -> deque[Completion]:
-        if not self._completions and self._byAdapterNumber:
-            self._completions.extend(self.queue.poll(COMPLETIONS))
+        if not self._completions and (self._byAdapterNumber or self.slots.retired):
+            self._found(self.queue.poll(COMPLETIONS))
         return self._completions
+
+    def _found(self, completions: list[Completion]) -> None:
+        self._completions.extend(completions)
+        self.slots.found(completions)
 
     def _take(self) -> int:
         paths, n = self._byAdapterNumber, 0
@@ -431,7 +445,9 @@ class HardwareFabric(ConnectedFabric):
             completion = self._completions.popleft()
             n += 1
             stream = paths.get(completion.qp_num)
-            if stream is not None:
+            if stream is None:
+                self.slots.unclaimed(completion)
+            else:
                 self._try(stream.completed, completion)
         return n
 
@@ -481,6 +497,7 @@ class HardwareFabric(ConnectedFabric):
         In a forked child: the adapter is the parent's.
         """
         keep(self, self.reserved, list(self._domains.values()))
+        self.slots.forked()
         self.isClosed = True
         for registered in self._registered:
             registered.forked()
@@ -541,12 +558,15 @@ class HardwareFabric(ConnectedFabric):
             self.release(number)
         for registered in list(self._registered):
             registered.close()
+        domains = {id(each): each for each in self._domains.values()}
+        # Streams have theirs.
+        domains.pop(self.slots.close(), None)
         self._waker.close()
         self._poller.close()
         self.connector.close()
         self.queue.close()
         self.channel.close()
-        for domain in list(self._domains.values()):
+        for domain in domains.values():
             domain.close()
         self.context.close()
         self._raise()

@@ -69,6 +69,13 @@ class AdapterQueuePair(Closed, Protocol):
 
     qp_num: int
 
+    def modify(self, mask: int, vector: object = None, **given: int) -> None:
+        """
+        Take a step.
+
+        @raise OSError: it cannot be taken.
+        """
+
 
 class Verbs(Protocol):
     """

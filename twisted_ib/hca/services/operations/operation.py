@@ -54,6 +54,11 @@ class WorkContext(Protocol):
     receiveCompletions: CompletionQueue
     recordsSent: int
 
+    def promisedBytes(self) -> int:
+        """
+        @return: the longest message that the consumer takes without a receive request.
+        """
+
     def completionLost(self) -> None:
         """
         A completion found its queue full: the queue pair fails.

@@ -65,7 +65,7 @@ class IncomingSend(IncomingMessage):
         if queuePair.posted:
             queuePair.posted -= 1
             self.parts = Reassembly(queuePair)
-            self.room: int = queuePair.maxMessage
+            self.room: int = work.promisedBytes()
         else:
             self.receive = receive = receives.take()
             if receive is None:
