@@ -24,8 +24,8 @@ from tests.support.descriptors import runForked
 from twisted_ib import limits
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.fabric.shm import sharedregions
-from twisted_ib.hca.fabric.shm.ring import ASKS, GRANTS, WRITES, WRITTEN
 from twisted_ib.hca.fabric.shm.segment import Segment
+from twisted_ib.hca.fabric.shm.sharedregions import ASKS, GRANTS, WRITES, WRITTEN
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE_READ
@@ -407,8 +407,7 @@ class RevokeTests(DirectTestCase):
         cells = self.other.mine.cells
         self.assertNotEqual(cells[GRANTS], 0)
         direct = self.other._direct
-        numbers = ASKS, GRANTS, WRITES, WRITTEN
-        child = sharedregions.DirectWrites(self.other, cells, self.other.theirs.cells, numbers)
+        child = sharedregions.DirectWrites(self.other, cells, self.other.theirs.cells)
         child.forked()
         child.close()
         [grant] = self.target.grants
@@ -510,7 +509,7 @@ class RefusingTests(DirectTestCase):
                 self.assertEqual(libc.OtherProcess.isPossible(), number in possible)
         cells = self.path.mine.cells
         cells[ASKS] = 0
-        direct = sharedregions.DirectWrites(self.path, cells, {GRANTS: 0}, (ASKS, GRANTS, WRITES))
+        direct = sharedregions.DirectWrites(self.path, cells, {GRANTS: 0})
         direct.ask()
         self.assertEqual(cells[ASKS], 0)
         Path(scope).write_text("1\n")
@@ -523,9 +522,7 @@ class RefusingTests(DirectTestCase):
         """
         for size in 0, 64:
             number = self.other.offer(Segment.create(size)) if size else 1234
-            direct = sharedregions.DirectWrites(
-                self.path, self.path.mine.cells, {GRANTS: number}, (ASKS, GRANTS, WRITES, WRITTEN)
-            )
+            direct = sharedregions.DirectWrites(self.path, self.path.mine.cells, {GRANTS: number})
             direct.ask()
             self.assertIs(direct.write(1, 2, 3, None, 0, 1), False)
 

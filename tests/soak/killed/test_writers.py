@@ -27,7 +27,7 @@ from tests.support.waiting import waitUntil
 from twisted_ib import limits
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.fabric.shm.ring import WRITES
+from twisted_ib.hca.fabric.shm.sharedregions import WRITES
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.memory.access import LOCAL_WRITE
 from twisted_ib.hca.queues.completion import WCStatus

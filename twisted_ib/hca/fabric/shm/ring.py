@@ -53,7 +53,7 @@ from twisted_ib.hca.fabric.base.lastwords import Cells, LastWords, lastWords
 from twisted_ib.hca.fabric.base.path import AWAKE, RecordPath
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell, SocketDoorbell
 from twisted_ib.hca.fabric.shm.hotpaths import HostPath
-from twisted_ib.hca.fabric.shm.sharedregions import DirectWrites, SharedRegions
+from twisted_ib.hca.fabric.shm.sharedregions import ASKS, GRANTS, DirectWrites, SharedRegions
 from twisted_ib.hca.queues.receiver import RecordReceiver
 from twisted_ib.hca.wire.headers import QPN_MASK
 
@@ -74,10 +74,6 @@ SLEEP: Final = 24
 RUNG: Final = 32
 BEGUN: Final = 40
 TAKES: Final = 48
-ASKS: Final = 49
-GRANTS: Final = 50
-WRITES: Final = 56
-WRITTEN: Final = 57
 WORDS: Final = 64
 #: Where a record starts in its slot: the payload of a stream, 8 bytes of ring header and 16 of BSDH (IBTA
 #: vol. 1 annex A4) later, then starts half a page into the page.
@@ -353,7 +349,7 @@ class RingPath(HostPath):
         # Made late: most paths carry streams only.
         direct = self._direct
         if direct is None:
-            direct = DirectWrites(self, self._cells, self._peerCells, (ASKS, GRANTS, WRITES, WRITTEN))
+            direct = DirectWrites(self, self._cells, self._peerCells)
             self._direct = direct
         return direct
 

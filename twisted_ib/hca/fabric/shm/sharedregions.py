@@ -331,6 +331,11 @@ class SharedRegions:
         self._handed.clear()
 
 
+#: Cells of L{the segments<twisted_ib.hca.fabric.shm.ring>} of both ends.
+ASKS: Final = 49
+GRANTS: Final = 50
+WRITES: Final = 56
+WRITTEN: Final = 57
 #: Entries of a table.  A key and a queue pair have one place: while another one has it, WRITEs are records.
 GRANTS_MOST: Final = 1024
 #: Seconds that a peer has for a WRITE which it has begun when that is revoked: one that is stopped just then
@@ -375,15 +380,13 @@ class DirectWrites:
     The WRITEs of both ends of a path that are not records.
     """
 
-    def __init__(self, path: RingPath, here: Any, there: Any, cells: tuple[int, int, int, int]) -> None:
+    def __init__(self, path: RingPath, here: Any, there: Any) -> None:
         """
         @param here: the cells of the path's segment.
         @param there: those of the peer's.
-        @param cells: which ones are C{ASKS}, C{GRANTS}, C{WRITES} and C{WRITTEN}.
         """
         self._path = path
         self._here, self._there = here, there
-        self._asks, self._grants, self._writes, self._written = cells
         self._came = 0
         self._process: OtherProcess | None = None
         # The peer's table; whether there is none for good, nor one of ours; whether the peer has ended.
@@ -404,10 +407,10 @@ class DirectWrites:
         if theirs is None or process is None:
             return False
         # A signal's handler may write amid this.
-        if here[self._writes]:
+        if here[WRITES]:
             return False
         word = number << 32 | key
-        here[self._writes] = word
+        here[WRITES] = word
         try:
             fence()
             found, first, octets, there = _ENTRY.unpack_from(theirs, _place(word))
@@ -430,21 +433,21 @@ class DirectWrites:
             self._theirs, self._isRefused = None, True
             return False
         finally:
-            here[self._writes] = 0
+            here[WRITES] = 0
         if done < 0:
             self._theirs, self._isRefused = None, True
             return False
-        here[self._written] += done
+        here[WRITTEN] += done
         return done == length
 
     def octets(self) -> tuple[int, int]:
         """
         @return: How many this side has written to the peer's memory, and the peer to this one's, as it says.
         """
-        said = min(self._there[self._written], _COUNTED)
+        said = min(self._there[WRITTEN], _COUNTED)
         if said > self._came:
             self._came = said
-        return self._here[self._written], self._came
+        return self._here[WRITTEN], self._came
 
     def ask(self) -> None:
         """
@@ -455,10 +458,10 @@ class DirectWrites:
         self._isRefused = not pid or pid == os.getpid() or not OtherProcess.isPossible()
         if not self._isRefused:
             self._process = OtherProcess(pid)
-            self._here[self._asks] = 1
+            self._here[ASKS] = 1
 
     def _find(self) -> memoryview | None:
-        number = self._there[self._grants]
+        number = self._there[GRANTS]
         if self._isRefused or not number:
             return None
         try:
@@ -505,7 +508,7 @@ class DirectWrites:
             self._isClosed = True
             return None
         self._mine = mine
-        self._here[self._grants] = number
+        self._here[GRANTS] = number
         return mine
 
     def revoked(self, grant: Grant) -> None:
@@ -518,11 +521,11 @@ class DirectWrites:
             return
         mine.cells[_place(word) // 8] = 0
         fence()
-        there, writes = self._there, self._writes
-        if self._isOver or there[writes] != word:
+        there = self._there
+        if self._isOver or there[WRITES] != word:
             return
         end = monotonic() + WRITE_SECONDS
-        while there[writes] == word:
+        while there[WRITES] == word:
             if monotonic() > end:
                 self._path.breaks(RingError("the peer does not end a WRITE that was revoked"))
                 return
