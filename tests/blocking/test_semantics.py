@@ -38,6 +38,34 @@ skt.sendall(b"x" * 1000)
 print(getattr(skt, "sdp", None) is not None, flush=True)
 """
 
+#: A server whose signal's handler forks amid its wait for a client; the child, alone, returns into that.
+_FORKS = """
+import importlib, os, signal, sys
+listener = importlib.import_module(sys.argv[1]).create_server(("127.0.0.1", 0))
+listener.settimeout(float(sys.argv[2]))
+forks = []
+
+def fork(number, frame):
+    names = []
+    while frame is not None:
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    # Compiled functions have no frames.
+    if forks or "accept" not in names or names[0] not in ("aside", "_aside", "_sleep", "turn", "lead", "accept"):
+        return
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    forks.append(os.fork())
+    if forks[0]:
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(forks[0], 0)[1]))
+    print(listener.getsockname()[1], flush=True)
+
+signal.signal(signal.SIGALRM, fork)
+signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+accepted, where = listener.accept()
+accepted.sendall(repr(where[0]).encode())
+accepted.close()
+"""
+
 
 class SemanticsTests(BlockingTestCase):
     """
@@ -362,6 +390,20 @@ class SemanticsTests(BlockingTestCase):
                 self.assertEqual(one.recv(1), b"x")
                 self.forking(partial(one.recv, 1, kernel.MSG_PEEK), other, follows)
                 self.assertEqual(one.recv(1), b"x")
+
+    def test_forkedAccept(self) -> None:
+        """
+        One that is forked within a wait for a client waits on, over TCP, as its listener is the kernel's.
+        """
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        # The standard library's has no frame.
+        command = [sys.executable, "-c", _FORKS, "twisted_ib.socket", str(HANG_SECONDS)]
+        with Popen(command, env=environment, stdout=PIPE, text=True) as process:
+            assert process.stdout is not None
+            port = int(process.stdout.readline() or 0)
+            with kernel.create_connection((LOOPBACK, port), HANG_SECONDS) as client:
+                self.assertEqual(exactly(client, 11), b"'127.0.0.1'")
+        self.assertEqual(process.returncode, 0)
 
     def forking(self, call: Callable[[], object], other: Any, follows: bool) -> None:
         """

@@ -43,6 +43,7 @@ from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.blocking.select import pollers
 from twisted_ib.configuration.words import CONNECT, LISTEN
 from twisted_ib.drive.waiter import handlers
+from twisted_ib.errors import ForkedSocketError
 from twisted_ib.sdp.inbox import octetsOf
 from twisted_ib.switch.reason import Fallback, Reason, keep, kept, outcomes
 from twisted_ib.switch.switch import Switch
@@ -341,31 +342,37 @@ class socket(kernel.socket, metaclass=_Sockets):
         poller = _poll()
         if not listening.alone:
             poller.register(self.fileno(), select.POLLIN)
-        while True:
-            with listening.loop:
-                # Most programs have waited in select() before.
-                if timeout == 0.0 or not (listening.ready() or poller.poll(0)):
-                    timeout = listening.timeoutOf(self)
-                    if timeout == 0.0:
-                        listening.loop.poll()
-                    elif not listening.loop.sleep(listening.ready, deadline, poller):
-                        raise TimeoutError("timed out")
-                if listening.accepted:
-                    return self._accepted(listening.take())
-                if not listening.connected:
-                    # accept(2): EINVAL, the socket does not listen.
-                    raise failure(errno.EBADF if self.fileno() < 0 else errno.EINVAL)
-                try:
-                    if listening.alone:
-                        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-                    found = listening.acceptTCP(self)
-                except BlockingIOError:
-                    # Another thread or process was quicker.
-                    if timeout == 0.0:
-                        raise
-                    continue
-            listening.acceptedTCP()
-            return _made(listening.kind, found, self)
+        try:
+            while True:
+                with listening.loop:
+                    # Most programs have waited in select() before.
+                    if timeout == 0.0 or not (listening.ready() or poller.poll(0)):
+                        timeout = listening.timeoutOf(self)
+                        if timeout == 0.0:
+                            listening.loop.poll()
+                        elif not listening.loop.sleep(listening.ready, deadline, poller):
+                            raise TimeoutError("timed out")
+                    if listening.accepted:
+                        return self._accepted(listening.take())
+                    if not listening.connected:
+                        # accept(2): EINVAL, the socket does not listen.
+                        raise failure(errno.EBADF if self.fileno() < 0 else errno.EINVAL)
+                    try:
+                        if listening.alone:
+                            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+                        found = listening.acceptTCP(self)
+                    except BlockingIOError:
+                        # Another thread or process was quicker.
+                        if timeout == 0.0:
+                            raise
+                        continue
+                listening.acceptedTCP()
+                return _made(listening.kind, found, self)
+        except ForkedSocketError:
+            # A signal's handler has forked amid that, and this is the child: the kernel alone has the socket.
+            if self.sdp is not None:
+                raise
+            return self.accept()
 
     def _accepted(self, connection: Connection) -> tuple[kernel.socket, Any]:
         made = socket(self.family, self.type, self.proto)
