@@ -51,7 +51,8 @@ def fork(number, frame):
         names.append(frame.f_code.co_name)
         frame = frame.f_back
     # Compiled functions have no frames.
-    if forks or "accept" not in names or names[0] not in ("aside", "_aside", "_sleep", "turn", "lead", "accept"):
+    isAsleep = names[0] in ("aside", "_aside", "_sleep", "turn", "lead", "accept")
+    if forks or not isAsleep or "accept" not in names:
         return
     signal.setitimer(signal.ITIMER_REAL, 0)
     forks.append(os.fork())
