@@ -344,7 +344,8 @@ class SwitchingTestsMixin(Driven):
 
     def test_cancelled(self) -> None:
         """
-        To cancel the Deferred, or to close the former transport, aborts the connection.
+        To cancel the Deferred, or to close the former transport, which does not switch again, aborts the
+        connection.
         """
         this: Any = self
 
@@ -352,6 +353,9 @@ class SwitchingTestsMixin(Driven):
             for how in ("cancel", "loseConnection"):
                 port, client, server = await self.pair(reactor)
                 old, switched = client.transport, switchToRDMA(client.transport)
+                with this.assertRaises(SwitchError) as caught:
+                    await switchToRDMA(old)
+                this.assertIn("it has switched, or is about to", str(caught.exception))
                 if how == "cancel":
                     switched.cancel()
                 else:

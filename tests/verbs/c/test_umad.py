@@ -173,6 +173,7 @@ class LibraryTests(SynchronousTestCase):
                 "asked": 0,
                 "table": [ENOSPC, True],
                 "records": [True, True, "0011"],
+                "lengths": [EINVAL] * 3,
                 "routed": 0,
                 "noted": [True, 20, 1],
                 "returned": True,
