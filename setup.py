@@ -41,6 +41,9 @@ MODULES = [
     "twisted_ib/hca/fabric/shm/ring.py",
     "twisted_ib/hca/queues/queuepair.py",
     "twisted_ib/hca/queues/receiver.py",
+    "twisted_ib/hca/services/requester.py",
+    "twisted_ib/hca/services/responder.py",
+    "twisted_ib/hca/services/sendqueue.py",
     "twisted_ib/hca/transport/psn.py",
     "twisted_ib/hca/transport/readrequests.py",
     "twisted_ib/hca/transport/reliable.py",
@@ -66,6 +69,9 @@ MODULES = [
     "twisted_ib/sdp/protocol/machine.py",
     "twisted_ib/sdp/protocol/zerocopy.py",
     "twisted_ib/sdp/stream.py",
+    "twisted_ib/verbs/c/postings.py",
+    "twisted_ib/verbs/c/rings.py",
+    "twisted_ib/verbs/core/progress.py",
 ]
 
 

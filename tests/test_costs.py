@@ -35,7 +35,7 @@ from twisted_ib.rdma import connectRDMA, listenRDMA
 from twisted_ib.rds import listenRDS
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.sdp import connectSDP, listenSDP
-from twisted_ib.verbs.core import hub as hubs
+from twisted_ib.verbs.core import progress
 from twisted_ib.verbs.pyverbs import SGE, RecvWR, SendWR, enums
 
 #: A message's bytes.
@@ -649,7 +649,7 @@ class WorkRequestTests(VerbsTestCase):
         receive()
         # No look at descriptors and timers comes between, as one does every now and then.
         for name in ("_ATTENTION", "_BUSY_ATTENTION"):
-            self.patch(hubs, name, float("inf"))
+            self.patch(progress, name, float("inf"))
         sent = self.count(send, take, partial(poll, one), partial(poll, two))
         written = self.count(write, take, partial(poll, one))
         self.assertEqual([(each.wr_id, each.status) for each in found], [(2, 0), (1, 0), (3, 0)])

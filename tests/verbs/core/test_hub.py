@@ -28,11 +28,12 @@ from twisted_ib.drive.sleeper import Sleep, Sleeper, awaitReady
 from twisted_ib.errors import UnknownDeviceError, WrongThreadError
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.queues.completion import CompletionQueue
-from twisted_ib.verbs.core import asleep
+from twisted_ib.verbs.core import asleep, progress
 from twisted_ib.verbs.core import hub as hubModule
 from twisted_ib.verbs.core.asleep import LATE_SECONDS, LEADERS, OWN_SECONDS, Asleep
-from twisted_ib.verbs.core.hub import _TAKEN, Hub, hub
+from twisted_ib.verbs.core.hub import Hub, hub
 from twisted_ib.verbs.core.locked import locked
+from twisted_ib.verbs.core.progress import _TAKEN
 
 
 class HubTests(SynchronousTestCase):
@@ -609,7 +610,8 @@ class HubTests(SynchronousTestCase):
         """
         self.open(self.near)
         given: list[int] = []
-        self.patch(hubModule, "_giveWay", lambda: given.append(1))
+        for module in (hubModule, progress):
+            self.patch(module, "giveWay", lambda: given.append(1))
         self.patch(self.near, "_polling", mock.Mock(spin=lambda pending: False))
         for act, expected in (
             (lambda: self.near.wait(lambda: False, 0), 1),

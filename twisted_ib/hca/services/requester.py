@@ -11,10 +11,11 @@ when its response has come; completions are in order of posting.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from twisted_ib import limits
+from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import MemoryAccessError, QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.operation import (
     ABSENT,
@@ -30,7 +31,7 @@ from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.base.timers import Timer, ackSeconds, rnrSeconds
 from twisted_ib.hca.memory.access import LOCAL_READ
 from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
-from twisted_ib.hca.queues.requests import SendFlags
+from twisted_ib.hca.queues.requests import SendFlags, SendOpcode
 from twisted_ib.hca.services.operations.local import LocalOperation
 from twisted_ib.hca.services.operations.operation import BY_RECORD, Operation, RespondedOperation
 from twisted_ib.hca.services.operations.rows import serviceOperations
@@ -70,6 +71,7 @@ _SUCCESS = WCStatus.SUCCESS
 _RTS = QPState.RTS
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Requester(SendQueue):
     """
     Sends, repeats and completes the requests of one send queue: see
@@ -81,7 +83,7 @@ class Requester(SendQueue):
 
     __slots__ = ("_acknowledged", "_asked", "_isExpected", "_pausing", "_resuming", "_timer", "_waiting")
 
-    operations = serviceOperations(QPType.RC)
+    operations: ClassVar[Mapping[SendOpcode, type[Any]]] = serviceOperations(QPType.RC)
 
     def __init__(self, work: WorkQueues) -> None:
         super().__init__(work)

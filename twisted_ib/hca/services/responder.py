@@ -28,6 +28,7 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
+from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import MemoryAccessError, QueuePairError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.operation import ABSENT, LATER, OPERATION_MASK, REFERENCE, REFUSAL, RESUME, SOLICITED
@@ -145,6 +146,7 @@ class ResponseScheduler:
             self._mark()
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ResponseQueue:
     """
     The responses that one responder owes, in the order of the requests.
@@ -276,6 +278,7 @@ class ResponseQueue:
 _NONE_OWED = ResponseQueue(None)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Responder:
     """
     Executes the peer's requests.

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, MutableSequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import evolve
 
 from twisted_ib import limits
+from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import QueuePairError, ResourceLimitError, UnsupportedOperationError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.states import QPState
@@ -38,6 +39,7 @@ FLUSHING = frozenset((QPState.SQE, QPState.ERR))
 _ROOM, _SENT, _IDLE, _DRAINED = 1, 2, 4, 8
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SendQueue:
     """
     The requests of one send queue, in order.
@@ -53,8 +55,8 @@ class SendQueue:
 
     __slots__ = ("_awaited", "_unsent", "onTheWay", "work")
 
-    operations: Mapping[SendOpcode, type[Any]] = {}
-    transport = 0
+    operations: ClassVar[Mapping[SendOpcode, type[Any]]] = {}
+    transport: ClassVar[int] = 0
 
     def __init__(self, work: WorkQueues) -> None:
         self.work: WorkQueues | None = work

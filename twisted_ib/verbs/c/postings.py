@@ -21,6 +21,7 @@ from typing import Any
 from _twisted_ib_verbs import ffi, lib
 
 from twisted_ib import limits
+from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import HCAError, QueuePairError
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.queues.requests import SGE, ReceiveRequest, SendOpcode, SendRequest
@@ -32,6 +33,9 @@ from twisted_ib.verbs.c.pointers import CData, addressOf
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.base.posting import INLINE, INVALIDATING, OPCODES
 from twisted_ib.verbs.pyverbs.base.verb import VerbsObject
+from twisted_ib.verbs.pyverbs.objects.srq import SRQ
+from twisted_ib.verbs.pyverbs.qp.qp import QP
+from twisted_ib.verbs.pyverbs.qp.qpex import QPEx
 
 #: C{struct twisted_ib_record}, without what few requests have, but with the C{struct ibv_sge} behind it, or
 #: what else is there; the rest; and that alone.
@@ -260,10 +264,12 @@ _Later = tuple[PostedQueue, int, int, int, int, int, int]
 NOTHING: AbstractContextManager[None] = nullcontext()
 
 
+@mypyc_attr(native_class=False)
 class _Posted(VerbsObject):
     # The attributes of its class are the queues that C posts to, by their names in the structure; others are
     # L{NOTHING}.
-    sends = receives = NOTHING
+    sends = NOTHING
+    receives = NOTHING
 
     def close(self) -> None:
         for each in (self.sends, self.receives):
@@ -273,7 +279,8 @@ class _Posted(VerbsObject):
         super().close()
 
 
-class PostedQP(_Posted, verbs.QP):
+@mypyc_attr(native_class=False)
+class PostedQP(_Posted, QP):
     """
     A queue pair to which C posts.
 
@@ -310,13 +317,15 @@ class PostedQP(_Posted, verbs.QP):
         super().close()
 
 
-class PostedQPEX(_Posted, verbs.QPEx):
+@mypyc_attr(native_class=False)
+class PostedQPEX(_Posted, QPEx):
     """
     One with requests that are built one by one, to which C does not post.
     """
 
 
-class PostedSRQ(_Posted, verbs.SRQ):
+@mypyc_attr(native_class=False)
+class PostedSRQ(_Posted, SRQ):
     """
     A shared receive queue to which C posts.
     """

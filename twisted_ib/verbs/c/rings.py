@@ -18,13 +18,14 @@ from typing import Final
 from _twisted_ib_verbs import ffi, lib
 
 from twisted_ib import limits
+from twisted_ib.compilation import mypyc_attr
 from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode, WorkCompletion
-from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.pointers import CData, addressOf
 from twisted_ib.verbs.c.postings import completed, posting, settle
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.base.wc import wcFlags, wcImmediate
-from twisted_ib.verbs.pyverbs.objects.cq import PolledQueue
+from twisted_ib.verbs.pyverbs.objects.cq import CQ, PolledQueue
+from twisted_ib.verbs.pyverbs.objects.cqex import CQEX
 
 #: C{struct ibv_wc}: one call writes it, where cffi takes one for each field.
 _WC = Struct("=QiiIIIIIIHHBB2x")
@@ -84,7 +85,7 @@ class CompletionRing:
 
     def show(self) -> None:
         if self.shown:
-            self.settle()
+            CompletionRing.settle(self)
         queue, shown = self._queue, self.shown
         completions, tail, buffer = queue.completions, self._tail, self._buffer
         number = opcode = -1
@@ -150,6 +151,7 @@ class CompletionRing:
         self._queue.reflect(None)
 
 
+@mypyc_attr(native_class=False)
 class _Ringed(PolledQueue):
     """
     A completion queue with a ring.
@@ -166,13 +168,15 @@ class _Ringed(PolledQueue):
                 self.ring.close()
 
 
-class RingedCQ(_Ringed, verbs.CQ):
+@mypyc_attr(native_class=False)
+class RingedCQ(_Ringed, CQ):
     """
     A completion queue with a ring.
     """
 
 
-class RingedCQEX(_Ringed, verbs.CQEX):
+@mypyc_attr(native_class=False)
+class RingedCQEX(_Ringed, CQEX):
     """
     An extended one: its present completion is in C, too.
     """

@@ -20,7 +20,7 @@ from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.rsocket import stream
 from twisted_ib.verbs.c.rsocket.protocol import Region, Stream, Way
 from twisted_ib.verbs.c.rsocket.stream import Phase, RSocket
-from twisted_ib.verbs.core import hub as hubs
+from twisted_ib.verbs.core import progress
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs import (
     CMID,
@@ -211,7 +211,7 @@ class RSocketTests(RSocketTestCase):
         octets, target, found = memoryview(bytes(64)), memoryview(bytearray(64)), {}
         with hub:
             for name in ("_ATTENTION", "_BUSY_ATTENTION"):
-                self.patch(hubs, name, float("inf"))
+                self.patch(progress, name, float("inf"))
             for _ in range(2):
                 found["write"] = steps(lambda: active.write(octets))["bytecodes"]
 
