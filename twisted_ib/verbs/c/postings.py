@@ -64,7 +64,7 @@ _swap: Callable[[], int] = lib.twisted_ib_swap
 posting: CData = lib.twisted_ib_posting
 # What is read of the last record may reach beyond its end.
 _memory = [ffi.new("unsigned char[]", limits.POSTED + _PIECE_BYTES) for _ in range(2)]
-_buffers = [ffi.buffer(each) for each in _memory]
+_buffers: list[Any] = [ffi.buffer(each) for each in _memory]
 posting.buffers = _memory
 posting.size, posting.least = limits.POSTED, PULL_LEAST
 
@@ -348,13 +348,13 @@ def _failed(queue: PostedQueue, error: BaseException, first: BaseException | Non
     return first if isinstance(error, HCAError) else first or error
 
 
-def _pieces(buffer: bytearray, record: int, count: int) -> list[SGE]:
+def _pieces(buffer: Any, record: int, count: int) -> list[SGE]:
     # Of a record: its elements, if they are not just one.
     start = record + _RECORD_BYTES
     return [SGE(*each) for each in _PIECE.iter_unpack(buffer[start : start + count * _PIECE_BYTES])]
 
 
-def _sendRequest(buffer: bytearray, record: int, id: int, flags: int, count: int, length: int) -> SendRequest:
+def _sendRequest(buffer: Any, record: int, id: int, flags: int, count: int, length: int) -> SendRequest:
     # Of a record of any operation.
     remote, compare, swap, code, key, immediate = _readRest(buffer, record)
     request = SendRequest(id, OPCODES[code], (), flags, 0, remote, key, compare, swap)
@@ -371,7 +371,7 @@ def _sendRequest(buffer: bytearray, record: int, id: int, flags: int, count: int
 
 
 def _posted(
-    buffer: bytearray, record: int, id: int, flags: int, length: int, place: int, octets: int, key: int
+    buffer: Any, record: int, id: int, flags: int, length: int, place: int, octets: int, key: int
 ) -> PostedWrite:
     # Of the record of a short WRITE.
     remote = _readRemote(buffer, record)
@@ -382,7 +382,7 @@ def _posted(
     return PostedWrite(id, flags, 0, length, 0, buffer[start : start + length], remote)
 
 
-def _received(buffer: bytearray, later: Iterable[_Later]) -> Iterator[_Batch]:
+def _received(buffer: Any, later: Iterable[_Later]) -> Iterator[_Batch]:
     # After the sends, for which a peer may wait: nothing is received meanwhile, and queues have no order.
     receives: dict[PostedQueue, list[ReceiveRequest]] = {}
     for queue, id, count, record, place, octets, key in later:

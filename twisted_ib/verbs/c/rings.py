@@ -13,7 +13,7 @@ import platform
 from functools import partial
 from itertools import islice
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 from _twisted_ib_verbs import ffi, lib
 
@@ -57,7 +57,7 @@ class CompletionRing:
         self._structure = structure
         self._ring = ring = ffi.addressof(structure, "ring")
         self._entries = entries = ffi.new("struct ibv_wc[]", limits.COMPLETION_RING)
-        self._buffer = ffi.buffer(entries)
+        self._buffer: Any = ffi.buffer(entries)
         ring.entries, ring.mask = entries, limits.COMPLETION_RING - 1
         ring.eager, ring.seldom = limits.EAGER_POLLS, limits.POLL_PAUSE
         # Completions that it has got, ever.
