@@ -446,13 +446,16 @@ class StopTests(RequesterTestCase):
         A request that ends badly stops the queue of such a service; RTS revives it.
         """
 
-        def stop(requester: Requester, work: WorkQueues, reason: Exception) -> None:
+        class Stopping(Requester):
             """
-            As an unreliable service does.
+            As an unreliable service's.
             """
-            work.queuePair.stop(reason)
 
-        self.patch(Requester, "_stop", stop)
+            def _stop(self, work: WorkQueues, reason: Exception) -> None:
+                work.queuePair.stop(reason)
+
+        work = self.a.qp.work
+        work.requester = Stopping(work)
         self.a.qp.type = QPType.UC
         self.a.send(1, WRITE, SGE(1, 1, 1))
         self.assertEqual(self.a.qp.state, QPState.SQE)

@@ -4,9 +4,13 @@ Reference counts between objects.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import ResourceBusyError
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RefCounted:
     """
     Counts the users of an object, by kind.
@@ -16,7 +20,7 @@ class RefCounted:
 
     __slots__ = ("users",)
 
-    kind = "object"
+    kind: ClassVar[str] = "object"
 
     def __init__(self) -> None:
         #: Kind, in the plural -> number of objects that depend on this one.

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import IntEnum, IntFlag
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from twisted_ib import limits
+from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.refcount import RefCounted
@@ -76,6 +77,7 @@ class WCFlags(IntFlag):
     WITH_INV = 4
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class WorkCompletion:
     """
     The result of one work request.
@@ -92,7 +94,9 @@ class WorkCompletion:
     @cvar sourceLID: 0, as C{pathBits} and C{serviceLevel}: see L{LocalCompletion}.
     """
 
-    sourceLID = pathBits = serviceLevel = 0
+    sourceLID = 0
+    pathBits = 0
+    serviceLevel = 0
 
     __slots__ = (
         "byteLength",
@@ -153,6 +157,17 @@ class RoutedCompletion(WorkCompletion):
     __slots__ = ("serviceLevel",)
 
 
+class Completions(Protocol):
+    """
+    Where work requests complete: a L{CompletionQueue}, or what hears of each at once.
+    """
+
+    def push(self, completion: WorkCompletion, solicited: bool = False) -> bool:
+        """
+        As L{CompletionQueue.push}.
+        """
+
+
 _MICROSECONDS = 1_000_000
 
 
@@ -193,6 +208,7 @@ class Mirror(Protocol):
         """
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class CompletionQueue(RefCounted):
     """
     A bounded queue of completions.
@@ -232,7 +248,7 @@ class CompletionQueue(RefCounted):
         "quiet",
     )
 
-    kind = "completion queue"
+    kind: ClassVar[str] = "completion queue"
 
     def __init__(self, depth: int, timers: Timers | None = None) -> None:
         """

@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.refcount import RefCounted
 from twisted_ib.hca.memory.regions import ProtectionDomain
-from twisted_ib.hca.queues.completion import CompletionQueue, Mirror, WCOpcode, WCStatus, WorkCompletion
+from twisted_ib.hca.queues.completion import Completions, Mirror, WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import Capabilities, ReceiveRequest, checkPieces
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class ReceiveContext(Protocol):
     queuePair: QueuePair
     capabilities: Capabilities
     shared: SharedReceiveQueue | None
-    receiveCompletions: CompletionQueue
+    receiveCompletions: Completions
 
 
 class Receives:
@@ -53,6 +53,7 @@ class Receives:
     """
 
     __slots__ = ("_flushed", "_own", "_shared", "_work")
+    __deletable__ = ("_work",)
 
     def __init__(self, work: ReceiveContext) -> None:
         self._work = work
@@ -178,7 +179,7 @@ class SharedReceiveQueue(RefCounted):
 
     __slots__ = ("_requests", "closed", "depth", "limit", "onEvent", "pd", "pieces")
 
-    kind = "shared receive queue"
+    kind: ClassVar[str] = "shared receive queue"
 
     def __init__(self, pd: ProtectionDomain, depth: int, pieces: int) -> None:
         """

@@ -76,9 +76,6 @@ class Requester(SendQueue):
     """
     Sends, repeats and completes the requests of one send queue: see
     L{Waiter<twisted_ib.hca.base.interfaces.roles.Waiter>}.
-
-    An operation starts in C{_unsent}; when its last record is in the medium, or when it cannot be sent, it
-    moves to C{onTheWay}; when everything before it is done and its own result is known, it completes.
     """
 
     __slots__ = ("_acknowledged", "_asked", "_isExpected", "_pausing", "_resuming", "_timer", "_waiting")

@@ -287,13 +287,7 @@ class Responder:
     @ivar isFresh: whether the next record is the first one, and raises COMM_EST.
     """
 
-    __slots__ = (
-        "_answers",
-        "_message",
-        "_receives",
-        "isFresh",
-        "work",
-    )
+    __slots__ = ("_answers", "_message", "_receives", "isFresh", "work")
 
     def __init__(self, work: WorkQueues) -> None:
         self.work: WorkQueues | None = work

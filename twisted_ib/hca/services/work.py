@@ -25,7 +25,7 @@ from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import LOCAL, Traits
 from twisted_ib.hca.memory.regions import ProtectionDomain
-from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus
+from twisted_ib.hca.queues.completion import Completions, WCStatus
 from twisted_ib.hca.queues.requests import (
     Attributes,
     Capabilities,
@@ -171,8 +171,8 @@ class WorkQueues:
         self,
         queuePair: QueuePair,
         pd: ProtectionDomain,
-        sendCompletions: CompletionQueue,
-        receiveCompletions: CompletionQueue,
+        sendCompletions: Completions,
+        receiveCompletions: Completions,
         timers: Timers,
         capabilities: Capabilities | None = None,
         shared: SharedReceiveQueue | None = None,
@@ -189,7 +189,7 @@ class WorkQueues:
         self.queuePair = queuePair
         self.pd = pd
         self.sendCompletions = sendCompletions
-        self.receiveCompletions = receiveCompletions
+        self.receiveCompletions: Any = receiveCompletions
         self.timers = timers
         self.attributes = _UNSET
         self.shared = shared
@@ -207,7 +207,8 @@ class WorkQueues:
         # A consumer may take its completions itself.
         if isinstance(sendCompletions, RefCounted):
             sendCompletions.hold("work queues")
-            receiveCompletions.hold("work queues")
+            receives: Any = receiveCompletions
+            receives.hold("work queues")
         queuePair.work = self
 
     def joinDomain(self, pd: ProtectionDomain) -> None:

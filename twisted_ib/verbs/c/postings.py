@@ -21,7 +21,6 @@ from typing import Any
 from _twisted_ib_verbs import ffi, lib
 
 from twisted_ib import limits
-from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import HCAError, QueuePairError
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.queues.requests import SGE, ReceiveRequest, SendOpcode, SendRequest
@@ -33,9 +32,6 @@ from twisted_ib.verbs.c.pointers import CData, addressOf
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.base.posting import INLINE, INVALIDATING, OPCODES
 from twisted_ib.verbs.pyverbs.base.verb import VerbsObject
-from twisted_ib.verbs.pyverbs.objects.srq import SRQ
-from twisted_ib.verbs.pyverbs.qp.qp import QP
-from twisted_ib.verbs.pyverbs.qp.qpex import QPEx
 
 #: C{struct twisted_ib_record}, without what few requests have, but with the C{struct ibv_sge} behind it, or
 #: what else is there; the rest; and that alone.
@@ -64,7 +60,7 @@ _swap: Callable[[], int] = lib.twisted_ib_swap
 posting: CData = lib.twisted_ib_posting
 # What is read of the last record may reach beyond its end.
 _memory = [ffi.new("unsigned char[]", limits.POSTED + _PIECE_BYTES) for _ in range(2)]
-_buffers: list[Any] = [ffi.buffer(each) for each in _memory]
+_buffers = [ffi.buffer(each) for each in _memory]
 posting.buffers = _memory
 posting.size, posting.least = limits.POSTED, PULL_LEAST
 
@@ -264,12 +260,10 @@ _Later = tuple[PostedQueue, int, int, int, int, int, int]
 NOTHING: AbstractContextManager[None] = nullcontext()
 
 
-@mypyc_attr(native_class=False)
 class _Posted(VerbsObject):
     # The attributes of its class are the queues that C posts to, by their names in the structure; others are
     # L{NOTHING}.
-    sends = NOTHING
-    receives = NOTHING
+    sends = receives = NOTHING
 
     def close(self) -> None:
         for each in (self.sends, self.receives):
@@ -279,8 +273,7 @@ class _Posted(VerbsObject):
         super().close()
 
 
-@mypyc_attr(native_class=False)
-class PostedQP(_Posted, QP):
+class PostedQP(_Posted, verbs.QP):
     """
     A queue pair to which C posts.
 
@@ -317,15 +310,13 @@ class PostedQP(_Posted, QP):
         super().close()
 
 
-@mypyc_attr(native_class=False)
-class PostedQPEX(_Posted, QPEx):
+class PostedQPEX(_Posted, verbs.QPEx):
     """
     One with requests that are built one by one, to which C does not post.
     """
 
 
-@mypyc_attr(native_class=False)
-class PostedSRQ(_Posted, SRQ):
+class PostedSRQ(_Posted, verbs.SRQ):
     """
     A shared receive queue to which C posts.
     """
@@ -348,13 +339,13 @@ def _failed(queue: PostedQueue, error: BaseException, first: BaseException | Non
     return first if isinstance(error, HCAError) else first or error
 
 
-def _pieces(buffer: Any, record: int, count: int) -> list[SGE]:
+def _pieces(buffer: bytearray, record: int, count: int) -> list[SGE]:
     # Of a record: its elements, if they are not just one.
     start = record + _RECORD_BYTES
     return [SGE(*each) for each in _PIECE.iter_unpack(buffer[start : start + count * _PIECE_BYTES])]
 
 
-def _sendRequest(buffer: Any, record: int, id: int, flags: int, count: int, length: int) -> SendRequest:
+def _sendRequest(buffer: bytearray, record: int, id: int, flags: int, count: int, length: int) -> SendRequest:
     # Of a record of any operation.
     remote, compare, swap, code, key, immediate = _readRest(buffer, record)
     request = SendRequest(id, OPCODES[code], (), flags, 0, remote, key, compare, swap)
@@ -371,7 +362,7 @@ def _sendRequest(buffer: Any, record: int, id: int, flags: int, count: int, leng
 
 
 def _posted(
-    buffer: Any, record: int, id: int, flags: int, length: int, place: int, octets: int, key: int
+    buffer: bytearray, record: int, id: int, flags: int, length: int, place: int, octets: int, key: int
 ) -> PostedWrite:
     # Of the record of a short WRITE.
     remote = _readRemote(buffer, record)
@@ -382,7 +373,7 @@ def _posted(
     return PostedWrite(id, flags, 0, length, 0, buffer[start : start + length], remote)
 
 
-def _received(buffer: Any, later: Iterable[_Later]) -> Iterator[_Batch]:
+def _received(buffer: bytearray, later: Iterable[_Later]) -> Iterator[_Batch]:
     # After the sends, for which a peer may wait: nothing is received meanwhile, and queues have no order.
     receives: dict[PostedQueue, list[ReceiveRequest]] = {}
     for queue, id, count, record, place, octets, key in later:

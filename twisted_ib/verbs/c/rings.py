@@ -13,19 +13,18 @@ import platform
 from functools import partial
 from itertools import islice
 from struct import Struct
-from typing import Any, Final
+from typing import Final
 
 from _twisted_ib_verbs import ffi, lib
 
 from twisted_ib import limits
-from twisted_ib.compilation import mypyc_attr
 from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode, WorkCompletion
+from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.pointers import CData, addressOf
 from twisted_ib.verbs.c.postings import completed, posting, settle
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.base.wc import wcFlags, wcImmediate
-from twisted_ib.verbs.pyverbs.objects.cq import CQ, PolledQueue
-from twisted_ib.verbs.pyverbs.objects.cqex import CQEX
+from twisted_ib.verbs.pyverbs.objects.cq import PolledQueue
 
 #: C{struct ibv_wc}: one call writes it, where cffi takes one for each field.
 _WC = Struct("=QiiIIIIIIHHBB2x")
@@ -57,7 +56,7 @@ class CompletionRing:
         self._structure = structure
         self._ring = ring = ffi.addressof(structure, "ring")
         self._entries = entries = ffi.new("struct ibv_wc[]", limits.COMPLETION_RING)
-        self._buffer: Any = ffi.buffer(entries)
+        self._buffer = ffi.buffer(entries)
         ring.entries, ring.mask = entries, limits.COMPLETION_RING - 1
         ring.eager, ring.seldom = limits.EAGER_POLLS, limits.POLL_PAUSE
         # Completions that it has got, ever.
@@ -85,7 +84,7 @@ class CompletionRing:
 
     def show(self) -> None:
         if self.shown:
-            CompletionRing.settle(self)
+            self.settle()
         queue, shown = self._queue, self.shown
         completions, tail, buffer = queue.completions, self._tail, self._buffer
         number = opcode = -1
@@ -151,7 +150,6 @@ class CompletionRing:
         self._queue.reflect(None)
 
 
-@mypyc_attr(native_class=False)
 class _Ringed(PolledQueue):
     """
     A completion queue with a ring.
@@ -168,15 +166,13 @@ class _Ringed(PolledQueue):
                 self.ring.close()
 
 
-@mypyc_attr(native_class=False)
-class RingedCQ(_Ringed, CQ):
+class RingedCQ(_Ringed, verbs.CQ):
     """
     A completion queue with a ring.
     """
 
 
-@mypyc_attr(native_class=False)
-class RingedCQEX(_Ringed, CQEX):
+class RingedCQEX(_Ringed, verbs.CQEX):
     """
     An extended one: its present completion is in C, too.
     """

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from twisted_ib import limits
+from twisted_ib.compilation import mypyc_attr
 from twisted_ib.hca.base.operation import REFERENCE, SOLICITED
 from twisted_ib.hca.memory.access import LOCAL_READ
 from twisted_ib.hca.memory.regions import ProtectionDomain
@@ -40,6 +41,7 @@ _RECV, _RECV_WRITE = WCOpcode.RECV, WCOpcode.RECV_RDMA_WITH_IMM
 _WITH_IMM, _WITH_INV = int(WCFlags.WITH_IMM), int(WCFlags.WITH_INV)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class IncomingMessage:
     """
     The responder's half: a message of the peer, from its first record to its last.
@@ -53,8 +55,9 @@ class IncomingMessage:
 
     __slots__ = ("done", "receive")
 
-    isWrite = False
-    access = header = 0
+    isWrite: ClassVar[bool] = False
+    access: ClassVar[int] = 0
+    header: ClassVar[int] = 0
     receive: ReceiveRequest | None
 
     def __init__(self, work: WorkContext, receives: Receives, buffer: Any, start: int, stop: int) -> None:
@@ -127,6 +130,7 @@ class IncomingMessage:
         return None
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class MessageOperation(Operation):
     """
     A SEND or an RDMA WRITE.
@@ -142,12 +146,12 @@ class MessageOperation(Operation):
 
     __slots__ = ("inline", "request", "sent")
 
-    carriesData = True
-    demands = False
+    carriesData: ClassVar[bool] = True
+    demands: ClassVar[bool] = False
     only: ClassVar[int]
-    isHeaded = True
-    ending: Packed[Any] | None = None
-    ended = ""
+    isHeaded: ClassVar[bool] = True
+    ending: ClassVar[Any] = None
+    ended: ClassVar[str] = ""
     incoming: ClassVar[type[IncomingMessage]]
 
     def __init__(self, request: SendRequest) -> None:

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from twisted_ib import limits
+from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import MemoryAccessError, QueuePairError
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.memory.access import LOCAL_WRITE
 from twisted_ib.hca.memory.regions import ProtectionDomain
-from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode, WCStatus
+from twisted_ib.hca.queues.completion import Completions, WCOpcode, WCStatus
 from twisted_ib.hca.queues.receives import SharedReceiveQueue
 from twisted_ib.hca.queues.requests import Attributes, SendOpcode, SendRequest
 from twisted_ib.hca.queues.scatter import locate, scatter, total
@@ -51,7 +52,7 @@ class WorkContext(Protocol):
     queuePair: QueuePair
     attributes: Attributes
     shared: SharedReceiveQueue | None
-    receiveCompletions: CompletionQueue
+    receiveCompletions: Completions
     recordsSent: int
 
     def promisedBytes(self) -> int:
@@ -81,6 +82,7 @@ class Refused(Exception):
         self.reason = reason
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Operation:
     """
     Base of all send operations.
@@ -122,10 +124,14 @@ class Operation:
 
     opcode: ClassVar[SendOpcode]
     completionOpcode: ClassVar[WCOpcode]
-    services = CONNECTED
-    capability = result = 0
-    demands = True
-    carriesData = asks = isLast = isWrite = False
+    services: ClassVar[frozenset[QPType]] = CONNECTED
+    capability: ClassVar[int] = 0
+    result: ClassVar[int] = 0
+    demands: ClassVar[bool] = True
+    carriesData: ClassVar[bool] = False
+    asks: ClassVar[bool] = False
+    isLast: ClassVar[bool] = False
+    isWrite: ClassVar[bool] = False
 
     def __init__(self, id: int | None, flags: int, length: int) -> None:
         self.id = id
@@ -204,6 +210,7 @@ class Operation:
         return BY_RECORD
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Response:
     """
     The response that a responder owes to one request, from its arrival until it is in the medium.
@@ -242,6 +249,7 @@ class Response:
         raise NotImplementedError
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RespondedOperation(Operation):
     """
     A request that completes when its response has come.
@@ -252,8 +260,8 @@ class RespondedOperation(Operation):
 
     __slots__ = ("request",)
 
-    services = RELIABLE
-    asks = True
+    services: ClassVar[frozenset[QPType]] = RELIABLE
+    asks: ClassVar[bool] = True
     code: ClassVar[int]
     response: ClassVar[type[Response]]
     request: SendRequest

@@ -4,11 +4,13 @@ SEND: alone, with immediate data, and with a key to invalidate.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from twisted_ib import limits
+from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import MemoryAccessError
 from twisted_ib.hca.base.operation import SOLICITED
+from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.memory.access import LOCAL_READ, LOCAL_WRITE
 from twisted_ib.hca.memory.regions import ProtectionDomain
 from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode, WCStatus, WorkCompletion
@@ -199,6 +201,7 @@ class IncomingSend(IncomingMessage):
         return self.receive
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Send(MessageOperation):
     """
     A SEND.
@@ -206,11 +209,11 @@ class Send(MessageOperation):
 
     __slots__ = ()
 
-    opcode = SendOpcode.SEND
-    completionOpcode = WCOpcode.SEND
-    only = SEND_ONLY
-    isHeaded = False
-    incoming = IncomingSend
+    opcode: ClassVar[SendOpcode] = SendOpcode.SEND
+    completionOpcode: ClassVar[WCOpcode] = WCOpcode.SEND
+    only: ClassVar[int] = SEND_ONLY
+    isHeaded: ClassVar[bool] = False
+    incoming: ClassVar[type[IncomingMessage]] = IncomingSend
 
 
 class SendImmediate(Send):
@@ -220,9 +223,11 @@ class SendImmediate(Send):
 
     __slots__ = ()
 
-    opcode = SendOpcode.SEND_WITH_IMM
-    only, ending, ended = SEND_ONLY_IMMEDIATE, IMMEDIATE, "immediate"
-    isHeaded = True
+    opcode: ClassVar[SendOpcode] = SendOpcode.SEND_WITH_IMM
+    only: ClassVar[int] = SEND_ONLY_IMMEDIATE
+    ending: ClassVar[Any] = IMMEDIATE
+    ended: ClassVar[str] = "immediate"
+    isHeaded: ClassVar[bool] = True
 
 
 class SendInvalidate(Send):
@@ -233,10 +238,12 @@ class SendInvalidate(Send):
     __slots__ = ()
 
     # IBTA vol. 1 9.2.1: UC has no opcode for it.
-    services = RELIABLE
-    opcode = SendOpcode.SEND_WITH_INV
-    only, ending, ended = SEND_ONLY_INVALIDATE, INVALIDATE, "invalidateKey"
-    isHeaded = True
+    services: ClassVar[frozenset[QPType]] = RELIABLE
+    opcode: ClassVar[SendOpcode] = SendOpcode.SEND_WITH_INV
+    only: ClassVar[int] = SEND_ONLY_INVALIDATE
+    ending: ClassVar[Any] = INVALIDATE
+    ended: ClassVar[str] = "invalidateKey"
+    isHeaded: ClassVar[bool] = True
 
 
 class PostedSend(Send):

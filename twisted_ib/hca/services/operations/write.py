@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError
@@ -53,9 +53,9 @@ class IncomingWrite(IncomingMessage):
     # The RETH's: Middle and Last packets do not repeat it (IBTA vol. 1 9.2.1).
     __slots__ = ("_first", "address", "key", "length")
 
-    isWrite = True
-    access = REMOTE_WRITE
-    header = RETH.size
+    isWrite: ClassVar[bool] = True
+    access: ClassVar[int] = REMOTE_WRITE
+    header: ClassVar[int] = RETH.size
 
     def __init__(self, work: WorkContext, receives: Receives, buffer: Any, start: int, stop: int) -> None:
         if stop - start < RETH.size:
@@ -108,7 +108,9 @@ class IncomingWrite(IncomingMessage):
         """
         @return: one that was placed by an adapter.
         """
-        made = cls.__new__(cls)
+        # mypyc has no direct call of __new__().
+        kind: Any = cls
+        made: IncomingWrite = kind.__new__(kind)
         made.length = made.done = length
         made._first = None
         made.receive = None
@@ -143,11 +145,11 @@ class Write(MessageOperation):
 
     __slots__ = ()
 
-    opcode = SendOpcode.RDMA_WRITE
-    completionOpcode = WCOpcode.RDMA_WRITE
-    only = WRITE_ONLY
-    incoming = IncomingWrite
-    isWrite = True
+    opcode: ClassVar[SendOpcode] = SendOpcode.RDMA_WRITE
+    completionOpcode: ClassVar[WCOpcode] = WCOpcode.RDMA_WRITE
+    only: ClassVar[int] = WRITE_ONLY
+    incoming: ClassVar[type[IncomingMessage]] = IncomingWrite
+    isWrite: ClassVar[bool] = True
 
     def place(self, path: IPath, remote: int, pd: ProtectionDomain, onTheWay: Sequence[Operation]) -> Placed:
         if not self.length or self.length > limits.PULL_MOST or self.needsRecords(pd):
@@ -258,9 +260,11 @@ class WriteImmediate(Write):
 
     __slots__ = ()
 
-    opcode = SendOpcode.RDMA_WRITE_WITH_IMM
-    isWrite = False
-    only, ending, ended = WRITE_ONLY_IMMEDIATE, IMMEDIATE, "immediate"
+    opcode: ClassVar[SendOpcode] = SendOpcode.RDMA_WRITE_WITH_IMM
+    isWrite: ClassVar[bool] = False
+    only: ClassVar[int] = WRITE_ONLY_IMMEDIATE
+    ending: ClassVar[Any] = IMMEDIATE
+    ended: ClassVar[str] = "immediate"
 
 
 class PostedWriteImmediate(PostedWrite):
@@ -272,7 +276,7 @@ class PostedWriteImmediate(PostedWrite):
 
     __slots__ = ("immediate",)
 
-    isWrite = False
+    isWrite: ClassVar[bool] = False
 
     def __init__(self, id: int, immediate: int, payload: Any, length: int, address: int, key: int) -> None:
         """

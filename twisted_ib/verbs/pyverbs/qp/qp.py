@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from twisted_ib import limits
 from twisted_ib.hca.base.states import ATTRIBUTE_NAMES, QPState, QPType, transitionRule
 from twisted_ib.hca.base.traits import Traits
+from twisted_ib.hca.queues.completion import CompletionQueue
 from twisted_ib.hca.queues.requests import Capabilities, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues, operationsOf
 from twisted_ib.verbs.core.hub import hub
@@ -336,7 +337,8 @@ class QP(VerbsObject):
             # As Mellanox' drivers (mlx5_cq_clean): flushed completions of before would mix with those of
             # requests that are posted from now on.
             for queue in (self._work.sendCompletions, self._work.receiveCompletions):
-                queue.discard(core.number)
+                if isinstance(queue, CompletionQueue):
+                    queue.discard(core.number)
 
     @verb("Failed to query QP")
     def query(self, attr_mask: int) -> tuple[QPAttr, QPInitAttr]:
