@@ -77,6 +77,8 @@ MODULES = [
     "twisted_ib/sdp/protocol/machine.py",
     "twisted_ib/sdp/protocol/zerocopy.py",
     "twisted_ib/sdp/stream.py",
+    "twisted_ib/verbs/c/postings.py",
+    "twisted_ib/verbs/c/rings.py",
     "twisted_ib/verbs/core/progress.py",
 ]
 

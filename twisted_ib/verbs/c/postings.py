@@ -13,7 +13,6 @@ them are published at once.  If neither comes, the thread that serves peers take
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from struct import Struct
 from typing import Any
@@ -21,8 +20,9 @@ from typing import Any
 from _twisted_ib_verbs import ffi, lib
 
 from twisted_ib import limits
+from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import HCAError, QueuePairError
-from twisted_ib.hca.base.states import QPState, QPType
+from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.queues.requests import SGE, ReceiveRequest, SendOpcode, SendRequest
 from twisted_ib.hca.services.operations.message import PULL_LEAST
 from twisted_ib.hca.services.operations.send import PostedSend
@@ -31,17 +31,16 @@ from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.pointers import CData, addressOf
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.base.posting import INLINE, INVALIDATING, OPCODES
-from twisted_ib.verbs.pyverbs.base.verb import VerbsObject
 
 #: C{struct twisted_ib_record}, without what few requests have, but with the C{struct ibv_sge} behind it, or
 #: what else is there; the rest; and that alone.
 _RECORD, _REST, _PIECE = Struct("=2Q24xI4x3I8xIQII"), Struct("=16x3Q4xI12x2I4x"), Struct("=QII")
-_readRecord: Callable[[bytearray, int], tuple[int, ...]] = _RECORD.unpack_from
-_readRest: Callable[[bytearray, int], tuple[int, ...]] = _REST.unpack_from
+_readRecord: Callable[[Any, int], tuple[int, ...]] = _RECORD.unpack_from
+_readRest: Callable[[Any, int], tuple[int, ...]] = _REST.unpack_from
 _RECORD_BYTES, _PIECE_BYTES = _REST.size, _PIECE.size
 #: The remote address and key of a record; and the flag of a short WRITE, as C{postings.c} has it.
 _REMOTE, _SHORT_WRITE = Struct("=16xQ36xI"), 1 << 30
-_readRemote: Callable[[bytearray, int], tuple[int, int]] = _REMOTE.unpack_from
+_readRemote: Callable[[Any, int], tuple[int, int]] = _REMOTE.unpack_from
 _ERR, _RESET, _RTS = QPState.ERR, QPState.RESET, QPState.RTS
 #: More requests than any queue has taken.
 _NEVER = 1 << 64
@@ -60,11 +59,12 @@ _swap: Callable[[], int] = lib.twisted_ib_swap
 posting: CData = lib.twisted_ib_posting
 # What is read of the last record may reach beyond its end.
 _memory = [ffi.new("unsigned char[]", limits.POSTED + _PIECE_BYTES) for _ in range(2)]
-_buffers = [ffi.buffer(each) for each in _memory]
+_buffers: list[Any] = [ffi.buffer(each) for each in _memory]
 posting.buffers = _memory
 posting.size, posting.least = limits.POSTED, PULL_LEAST
 
 
+@mypyc_attr(native_class=False)
 class PostedQueue:
     """
     A work queue that C posts to.  In a C{with} statement it does not: the hub's lock is held, and all that
@@ -156,6 +156,7 @@ _queues: dict[int, PostedQueue] = {}
 completed: dict[tuple[int, bool], PostedQueue] = {}
 
 
+@mypyc_attr(native_class=False)
 class _QueuePairQueue(PostedQueue):
     # One of a queue pair's.
     def __init__(self, qp: verbs.QP, structure: CData, elements: int, depth: int) -> None:
@@ -166,6 +167,7 @@ class _QueuePairQueue(PostedQueue):
         self._work.queuePair.fail(error)
 
 
+@mypyc_attr(native_class=False)
 class SendQueue(_QueuePairQueue):
     """
     The send queue of a connection.
@@ -206,6 +208,7 @@ class SendQueue(_QueuePairQueue):
             self._enqueue(each, True)
 
 
+@mypyc_attr(native_class=False)
 class ReceiveQueue(_QueuePairQueue):
     """
     The receive queue of a queue pair, if that has its own.
@@ -232,6 +235,7 @@ class ReceiveQueue(_QueuePairQueue):
         return max(0, work.responder.room())
 
 
+@mypyc_attr(native_class=False)
 class SharedQueue(PostedQueue):
     """
     A shared receive queue.
@@ -256,79 +260,6 @@ class SharedQueue(PostedQueue):
 _Batch = tuple[PostedQueue, Callable[[Any], None], list[Any]]
 _Later = tuple[PostedQueue, int, int, int, int, int, int]
 
-#: In the place of a queue that C does not post to.
-NOTHING: AbstractContextManager[None] = nullcontext()
-
-
-class _Posted(VerbsObject):
-    # The attributes of its class are the queues that C posts to, by their names in the structure; others are
-    # L{NOTHING}.
-    sends = receives = NOTHING
-
-    def close(self) -> None:
-        for each in (self.sends, self.receives):
-            if isinstance(each, PostedQueue):
-                each.close()
-        self.sends = self.receives = NOTHING
-        super().close()
-
-
-class PostedQP(_Posted, verbs.QP):
-    """
-    A queue pair to which C posts.
-
-    @ivar sends: its send queue, or L{NOTHING}.
-    @ivar receives: its receive queue, or L{NOTHING}.
-    """
-
-    # Its own entries of L{completed}.
-    _completed: Sequence[tuple[tuple[int, bool], PostedQueue]] = ()
-
-    def reflect(self, structure: CData, shared: verbs.SRQ | None) -> None:
-        """
-        @param structure: its C{struct twisted_ib_qp}.
-        @param shared: its shared receive queue, if it has one.
-        """
-        work = self._work
-        # C does not know address handles.
-        if work.queuePair.type is not QPType.UD:
-            self.sends = SendQueue(self, ffi.addressof(structure, "sends"))
-        if shared is None:
-            self.receives = ReceiveQueue(self, ffi.addressof(structure, "receives"))
-        number = work.queuePair.number
-        receives = shared.receives if isinstance(shared, PostedSRQ) else self.receives
-        both = ((number, False), self.sends), ((number, True), receives)
-        self._completed = [(key, each) for key, each in both if isinstance(each, PostedQueue)]
-        completed.update(self._completed)
-        structure.self = addressOf(structure)
-
-    def close(self) -> None:
-        for key, queue in self._completed:
-            # Another device's queue pair may have taken its place.
-            if completed.get(key) is queue:
-                del completed[key]
-        super().close()
-
-
-class PostedQPEX(_Posted, verbs.QPEx):
-    """
-    One with requests that are built one by one, to which C does not post.
-    """
-
-
-class PostedSRQ(_Posted, verbs.SRQ):
-    """
-    A shared receive queue to which C posts.
-    """
-
-    def reflect(self, structure: CData) -> None:
-        """
-        @param structure: its C{struct twisted_ib_srq}.
-        """
-        self.receives = SharedQueue(self, ffi.addressof(structure, "receives"))
-        with self.receives:
-            structure.self = addressOf(structure)
-
 
 def _failed(queue: PostedQueue, error: BaseException, first: BaseException | None) -> BaseException | None:
     # A request that was recorded is not posted; the error that the caller of settle() hears of, if any.
@@ -339,13 +270,13 @@ def _failed(queue: PostedQueue, error: BaseException, first: BaseException | Non
     return first if isinstance(error, HCAError) else first or error
 
 
-def _pieces(buffer: bytearray, record: int, count: int) -> list[SGE]:
+def _pieces(buffer: Any, record: int, count: int) -> list[SGE]:
     # Of a record: its elements, if they are not just one.
     start = record + _RECORD_BYTES
     return [SGE(*each) for each in _PIECE.iter_unpack(buffer[start : start + count * _PIECE_BYTES])]
 
 
-def _sendRequest(buffer: bytearray, record: int, id: int, flags: int, count: int, length: int) -> SendRequest:
+def _sendRequest(buffer: Any, record: int, id: int, flags: int, count: int, length: int) -> SendRequest:
     # Of a record of any operation.
     remote, compare, swap, code, key, immediate = _readRest(buffer, record)
     request = SendRequest(id, OPCODES[code], (), flags, 0, remote, key, compare, swap)
@@ -362,7 +293,7 @@ def _sendRequest(buffer: bytearray, record: int, id: int, flags: int, count: int
 
 
 def _posted(
-    buffer: bytearray, record: int, id: int, flags: int, length: int, place: int, octets: int, key: int
+    buffer: Any, record: int, id: int, flags: int, length: int, place: int, octets: int, key: int
 ) -> PostedWrite:
     # Of the record of a short WRITE.
     remote = _readRemote(buffer, record)
@@ -373,7 +304,7 @@ def _posted(
     return PostedWrite(id, flags, 0, length, 0, buffer[start : start + length], remote)
 
 
-def _received(buffer: bytearray, later: Iterable[_Later]) -> Iterator[_Batch]:
+def _received(buffer: Any, later: Iterable[_Later]) -> Iterator[_Batch]:
     # After the sends, for which a peer may wait: nothing is received meanwhile, and queues have no order.
     receives: dict[PostedQueue, list[ReceiveRequest]] = {}
     for queue, id, count, record, place, octets, key in later:

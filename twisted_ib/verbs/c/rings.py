@@ -13,18 +13,17 @@ import platform
 from functools import partial
 from itertools import islice
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 from _twisted_ib_verbs import ffi, lib
 
 from twisted_ib import limits
+from twisted_ib.compilation import mypyc_attr
 from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode, WorkCompletion
-from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.pointers import CData, addressOf
 from twisted_ib.verbs.c.postings import completed, posting, settle
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.base.wc import wcFlags, wcImmediate
-from twisted_ib.verbs.pyverbs.objects.cq import PolledQueue
 
 #: C{struct ibv_wc}: one call writes it, where cffi takes one for each field.
 _WC = Struct("=QiiIIIIIIHHBB2x")
@@ -38,6 +37,7 @@ _RECEIVES = WCOpcode.RECV
 _KEEPS_ORDER = platform.machine() == "x86_64"
 
 
+@mypyc_attr(native_class=False)
 class CompletionRing:
     """
     The ring of a completion queue.  All methods are called with the hub's lock held.
@@ -56,7 +56,7 @@ class CompletionRing:
         self._structure = structure
         self._ring = ring = ffi.addressof(structure, "ring")
         self._entries = entries = ffi.new("struct ibv_wc[]", limits.COMPLETION_RING)
-        self._buffer = ffi.buffer(entries)
+        self._buffer: Any = ffi.buffer(entries)
         ring.entries, ring.mask = entries, limits.COMPLETION_RING - 1
         ring.eager, ring.seldom = limits.EAGER_POLLS, limits.POLL_PAUSE
         # Completions that it has got, ever.
@@ -148,31 +148,3 @@ class CompletionRing:
         self.recall()
         hub.unshown.discard(self)
         self._queue.reflect(None)
-
-
-class _Ringed(PolledQueue):
-    """
-    A completion queue with a ring.
-
-    @ivar ring: the ring; L{None} until its structure is there.
-    """
-
-    ring: CompletionRing | None = None
-
-    def close(self) -> None:
-        super().close()
-        if self.ring is not None:
-            with hub:
-                self.ring.close()
-
-
-class RingedCQ(_Ringed, verbs.CQ):
-    """
-    A completion queue with a ring.
-    """
-
-
-class RingedCQEX(_Ringed, verbs.CQEX):
-    """
-    An extended one: its present completion is in C, too.
-    """

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import cache
 from importlib import import_module
 from struct import Struct
 from types import ModuleType, SimpleNamespace
@@ -13,6 +14,7 @@ from typing import Any
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+from twisted_ib.hca.device.form import compiledModules
 from twisted_ib.verbs import c
 from twisted_ib.verbs.c.verbs.declarations import DECLARATIONS
 from twisted_ib.verbs.core.hub import hub
@@ -81,10 +83,18 @@ def _declared() -> ModuleType:
 def _taken() -> dict[str, ModuleType]:
     """
     @return: The modules of the handlers, which are imported anew after this.  No others: whoever has imported
-        one keeps it, and there would be two.
+        one keeps it, and there would be two.  Compiled ones, which a process has once, come back as they are.
     """
     names = [each for each in sys.modules if each == _MODULE or each.startswith("twisted_ib.verbs.c.")]
     return {each: sys.modules.pop(each) for each in names}
+
+
+@cache
+def _lasting() -> ModuleType:
+    """
+    @return: The library's module for compiled ones, which keep the first that they find.
+    """
+    return _declared()
 
 
 def _named(before: dict[str, Any]) -> None:
@@ -105,7 +115,11 @@ def useDeclared(test: SynchronousTestCase) -> None:
     test.addCleanup(sys.modules.update, _taken())
     test.addCleanup(_taken)
     test.patch(hub, "settle", None)
-    sys.modules[_MODULE] = _declared()
+    isCompiled = any(each == "twisted_ib.verbs.core.progress" for each in compiledModules())
+    sys.modules[_MODULE] = _lasting() if isCompiled else _declared()
+    if isCompiled:
+        # As its import does, the first time.
+        hub.settle = import_module("twisted_ib.verbs.c.postings").settle
 
 
 def record(

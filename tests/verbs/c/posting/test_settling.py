@@ -192,11 +192,10 @@ class SettlingTests(VerbsTestCase):
         A queue pair that is closed is known to completions no more, but one of another device that has the
         same number is.
         """
+        queues = import_module("twisted_ib.verbs.c.verbs.queues")
         pd, cq = self.ends[0].pd, self.ends[0].cq
         for isTaken in False, True:
-            qp = self.postings.PostedQP(
-                pd, QPInitAttr(enums.IBV_QPT_RC, scq=cq, rcq=cq, cap=QPCap(8, 8, 1, 1, 0))
-            )
+            qp = queues.PostedQP(pd, QPInitAttr(enums.IBV_QPT_RC, scq=cq, rcq=cq, cap=QPCap(8, 8, 1, 1, 0)))
             qp.reflect(self.postings.ffi.new("struct twisted_ib_qp *"), None)
             known = self.postings.completed
             self.assertEqual(known, {(qp.qp_num, False): qp.sends, (qp.qp_num, True): qp.receives})

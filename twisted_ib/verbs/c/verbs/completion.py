@@ -16,7 +16,7 @@ from twisted_ib.verbs.c.functions import AGAIN, handler, handlers
 from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.c.pointers import CData, addressOf, given
 from twisted_ib.verbs.c.postings import posting, settle
-from twisted_ib.verbs.c.rings import CompletionRing, RingedCQ, RingedCQEX
+from twisted_ib.verbs.c.rings import CompletionRing
 from twisted_ib.verbs.c.verbs.structures import channelAt, contextAt, cqAt, new, pdAt, pointers
 from twisted_ib.verbs.c.waiting import nextEvent
 from twisted_ib.verbs.core.hub import hub
@@ -46,6 +46,34 @@ _WITH_FLAGS = int(ibv_cq_init_attr_mask.IBV_CQ_INIT_ATTR_MASK_FLAGS)
 _SINGLE_THREADED = int(ibv_create_cq_attr_flags.IBV_CREATE_CQ_ATTR_SINGLE_THREADED)
 _WITH_PD = int(ibv_cq_init_attr_mask.IBV_CQ_INIT_ATTR_MASK_PD)
 _MODERATE = int(ibv_cq_attr_mask.IBV_CQ_ATTR_MODERATE)
+
+
+class _Ringed(PolledQueue):
+    """
+    A completion queue with a ring.
+
+    @ivar ring: the ring; L{None} until its structure is there.
+    """
+
+    ring: CompletionRing | None = None
+
+    def close(self) -> None:
+        super().close()
+        if self.ring is not None:
+            with hub:
+                self.ring.close()
+
+
+class RingedCQ(_Ringed, verbs.CQ):
+    """
+    A completion queue with a ring.
+    """
+
+
+class RingedCQEX(_Ringed, verbs.CQEX):
+    """
+    An extended one: its present completion is in C, too.
+    """
 
 
 @handler

@@ -4,19 +4,22 @@ Queue pairs and shared receive queues.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from _twisted_ib_verbs import ffi
 
+from twisted_ib.hca.base.states import QPType
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.errors import unsupported
 from twisted_ib.verbs.c.functions import handler, handlers
 from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.c.pointers import CData, addressOf
-from twisted_ib.verbs.c.postings import PostedQP, PostedQPEX, PostedSRQ
+from twisted_ib.verbs.c.postings import PostedQueue, ReceiveQueue, SendQueue, SharedQueue, completed
 from twisted_ib.verbs.c.verbs.address import gidOf, readAddress, writeAddress
 from twisted_ib.verbs.c.verbs.structures import contextAt, copyFields, cqAt, pdAt, pointers, qpAt, srqAt
+from twisted_ib.verbs.pyverbs.base.verb import VerbsObject
 from twisted_ib.verbs.pyverbs.enums.queues import (
     ibv_qp_attr_mask,
     ibv_qp_init_attr_mask,
@@ -68,6 +71,80 @@ _BUILDERS = pointers(
 #: Behind the last field that the declarations have: rdma-core 44's headers have one more.
 _ATOMIC_WRITE = ffi.offsetof("struct ibv_qp_ex", "wr_abort") + ffi.sizeof("void *")
 _HAS_ATOMIC_WRITE = ffi.sizeof("struct ibv_qp_ex") > _ATOMIC_WRITE
+
+
+#: In the place of a queue that C does not post to.
+NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+class _Posted(VerbsObject):
+    # The attributes of its class are the queues that C posts to, by their names in the structure; others are
+    # L{NOTHING}.
+    sends = receives = NOTHING
+
+    def close(self) -> None:
+        for each in (self.sends, self.receives):
+            if isinstance(each, PostedQueue):
+                each.close()
+        self.sends = self.receives = NOTHING
+        super().close()
+
+
+class PostedQP(_Posted, verbs.QP):
+    """
+    A queue pair to which C posts.
+
+    @ivar sends: its send queue, or L{NOTHING}.
+    @ivar receives: its receive queue, or L{NOTHING}.
+    """
+
+    # Its own entries of L{completed}.
+    _completed: Sequence[tuple[tuple[int, bool], PostedQueue]] = ()
+
+    def reflect(self, structure: CData, shared: verbs.SRQ | None) -> None:
+        """
+        @param structure: its C{struct twisted_ib_qp}.
+        @param shared: its shared receive queue, if it has one.
+        """
+        work = self._work
+        # C does not know address handles.
+        if work.queuePair.type is not QPType.UD:
+            self.sends = SendQueue(self, ffi.addressof(structure, "sends"))
+        if shared is None:
+            self.receives = ReceiveQueue(self, ffi.addressof(structure, "receives"))
+        number = work.queuePair.number
+        receives = shared.receives if isinstance(shared, PostedSRQ) else self.receives
+        both = ((number, False), self.sends), ((number, True), receives)
+        self._completed = [(key, each) for key, each in both if isinstance(each, PostedQueue)]
+        completed.update(self._completed)
+        structure.self = addressOf(structure)
+
+    def close(self) -> None:
+        for key, queue in self._completed:
+            # Another device's queue pair may have taken its place.
+            if completed.get(key) is queue:
+                del completed[key]
+        super().close()
+
+
+class PostedQPEX(_Posted, verbs.QPEx):
+    """
+    One with requests that are built one by one, to which C does not post.
+    """
+
+
+class PostedSRQ(_Posted, verbs.SRQ):
+    """
+    A shared receive queue to which C posts.
+    """
+
+    def reflect(self, structure: CData) -> None:
+        """
+        @param structure: its C{struct twisted_ib_srq}.
+        """
+        self.receives = SharedQueue(self, ffi.addressof(structure, "receives"))
+        with self.receives:
+            structure.self = addressOf(structure)
 
 
 def _sizes(cap: CData) -> verbs.QPCap:

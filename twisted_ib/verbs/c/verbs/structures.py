@@ -16,7 +16,7 @@ from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.c.pointers import CData, addressOf, given
 
 if TYPE_CHECKING:
-    from twisted_ib.verbs.c.postings import PostedQP, PostedQPEX, PostedSRQ
+    from twisted_ib.verbs.c.verbs.queues import PostedQP, PostedQPEX, PostedSRQ
 
 T = TypeVar("T")
 _cast, _entries = ffi.cast, handles.entries
