@@ -10,12 +10,15 @@ from collections import Counter
 from types import FrameType
 from typing import Any
 
+from twisted.trial.unittest import SkipTest
+
 from tests.hca.queues.keyed_cases import RequesterTestCase, ResponderTestCase, bound
 from tests.hca.queues.keyed_pair import piece
 from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.device.form import compiledModules
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import SGE, SendFlags, SendOpcode
 from twisted_ib.hca.wire.headers import IMMEDIATE, INVALIDATE, REFERENCE
@@ -419,6 +422,8 @@ class InlineTests(RequesterTestCase):
         A message makes one object, whose initialiser calls no other; nothing else of a class is made,
         here or there.
         """
+        if compiledModules():
+            raise SkipTest("compiled modules: their calls are not counted")
         made: Counter[str] = Counter()
 
         def profile(frame: FrameType, event: str, argument: Any) -> None:
