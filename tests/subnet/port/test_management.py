@@ -274,6 +274,28 @@ class OwnManagerTests(SubnetTestCase):
         self.assertEqual(three.port.state, PortState.ACTIVE)
 
 
+class AloneTests(SubnetTestCase):
+    """
+    A device that is alone at a switch.
+    """
+
+    isManaged = False
+
+    def test_counts(self) -> None:
+        """
+        It is Active after so many SMPs, in one turn of the manager's, without any time between.
+        """
+        self.subnet.manage(Options())
+        self.addCleanup(self.subnet.close)
+        device = self.device()
+        hosted: Any = self.subnet.manager
+        self.assertIsNot(device.port.state, PortState.ACTIVE)
+        self.clock.advance(0.0)
+        settle(device)
+        self.assertIs(device.port.state, PortState.ACTIVE)
+        self.assertLessEqual(hosted.manager._requests.sent, 27)
+
+
 class SoonTests(SubnetTestCase):
     """
     Devices that come one after the other, at a switch whose ports take a sweep several turns.
