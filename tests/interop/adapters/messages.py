@@ -1,7 +1,7 @@
 """
 The contracts of messages and of streams, and Twisted's own tests of streams on C{ib:} and C{sdp:}, on the
-guest's adapter, or between that and a software HCA or another adapter, both ends in one process: run by trial
-in the guest.
+guest's adapter, or between that and a software HCA or another adapter, both ends in one process; or the
+contracts of streams with another guest: run by trial in the guest.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from twisted_ib.hca.device.registry import addressOf, kindOf, openFabric  # noqa
 
 #: That of software, where it is not this one.
 NAMESPACE = os.environ["NAMESPACE_OF_SOFTWARE"]
+#: Device, address, and address and port of the agent, where the servers are in another guest.
+AGENT = os.environ.get("AGENT_OF_STREAMS", "")
 _CLONE_NEWNET = 0x40000000
 
 
@@ -122,4 +124,20 @@ def _make(device: str, host: str, kind: str, client: str = "") -> dict[str, type
     return {name: each for name, each in found.items() if "TLS" not in name}
 
 
-globals().update(_make(*os.environ["DEVICE_OF_MESSAGES"].split()))
+def _apart(device: str, host: str, there: str, port: str) -> dict[str, type]:
+    """
+    @param device: this guest's.
+    @param host: its address.
+    @param there: that of the other guest, whose agent has the servers, at C{port}.
+
+    @return: the contracts of streams between the two.
+    """
+    from tests.internet.remote.cases import remoteCases
+
+    return remoteCases(__name__, device, host, there, int(port))
+
+
+if AGENT:
+    globals().update(_apart(*AGENT.split()))
+else:
+    globals().update(_make(*os.environ["DEVICE_OF_MESSAGES"].split()))

@@ -10,16 +10,30 @@ from pathlib import Path
 from typing import Any
 
 from tests.interop.adapters import gone, rxe
-from tests.interop.adapters.rxe import GUESTS, LASTING, PORT, SECONDS, SIDE, TALKER, equip
+from tests.interop.adapters.rxe import (
+    AGENT,
+    GUESTS,
+    LASTING,
+    PORT,
+    SECONDS,
+    SIDE,
+    STREAMS_SECONDS,
+    TALKER,
+    equip,
+)
 from tests.interop.adapters.siw import SIWMixin
 from tests.interop.lab.anew import limit
 from tests.interop.lab.images import Images, cacheDirectory
 from tests.interop.lab.lab import MODPROBE, RENEW, theLab
 from tests.interop.lab.machine import Ended, Machine
+from tests.interop.lab.shipped import SITE
 from tests.interop.rds import SIZES
+from tests.support.waiting import PATIENCE
 
 #: How long a test may take, whose first boots the second guest, in seconds.
 PAIR_SECONDS = 3 * SECONDS
+#: Where the agent of a guest is asked.
+AGENT_PORT = 7178
 #: Messages of RDS of each size.
 EACH = 3
 #: The kernel has no RDS then.
@@ -164,6 +178,54 @@ class PairFileTests(PairMixin, rxe.FileTests):
 
 
 class SIWPairFileTests(SIWMixin, PairFileTests):
+    """
+    The same over siw.
+    """
+
+
+class PairStreamsTests(PairMixin, rxe.StreamsTests):
+    """
+    The contracts of streams, whose two ends are of two kernels: those that look into the process of the
+    server, at more than its calls and its log, are left out.
+    """
+
+    #: What trial says.
+    summary = r"PASSED \(skips=20, successes=29\)"
+
+    def test_contract(self) -> None:
+        """
+        The first guest asks.
+        """
+        agent = self.inSecond(AGENT, GUESTS, self.host, AGENT_PORT)
+        agent.until("listens")
+        self.apart(self.guest, self.there, self.host)
+
+    def test_secondAsks(self) -> None:
+        """
+        The second guest asks.
+        """
+        agent = Remote(self.guest, self.python(AGENT, GUESTS, self.there, AGENT_PORT))
+        self.addCleanup(agent.kill)
+        agent.until("listens")
+        self.apart(self.second, self.host, self.there)
+
+    def apart(self, guest: Machine, here: str, there: str) -> None:
+        """
+        Run the tests in a guest.
+
+        @param here: its address.
+        @param there: that of the other, which has the servers.
+        """
+        limit(self, STREAMS_SECONDS)
+        variables = (
+            f"AGENT_OF_STREAMS='{GUESTS} {here} {there} {AGENT_PORT}' TWISTED_IB_TEST_PATIENCE={PATIENCE:g}"
+            f" TWISTED_IB_DEVICES={GUESTS}=hardware:{self.peer.value[0]} PYTHONPATH={SITE}"
+            f" NAMESPACE_OF_SOFTWARE="
+        )
+        self.tried(guest, variables, self.summary)
+
+
+class SIWPairStreamsTests(SIWMixin, PairStreamsTests):
     """
     The same over siw.
     """

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.internet.remote import agent
 from tests.interop import talker
 from tests.interop.adapters import lasting, nobody, ready, side
 from tests.interop.case import GuestTestCase
@@ -32,7 +33,9 @@ ROOT = SIDE.parents[3]
 EXAMPLES = tuple(ROOT / f"examples/{name}.py" for name in (*PINGPONGS, "pingpong", "rendezvous"))
 #: Tests for trial there.
 MESSAGES = SIDE.with_name("messages.py")
-PROGRAMS = (SIDE, LASTING, TALKER, READY, NOBODY, MESSAGES, *EXAMPLES)
+#: Has the servers of another guest's tests.
+AGENT = Path(str(agent.__file__))
+PROGRAMS = (SIDE, LASTING, TALKER, READY, NOBODY, MESSAGES, AGENT, *EXAMPLES)
 #: How long a side in the guest may take, which imports for most of it, in seconds.
 SECONDS = 6 * HANG_SECONDS
 #: And all tests there; and what trial says of them.
@@ -255,10 +258,16 @@ class StreamsTests(HardwareTestCase):
             f" TWISTED_IB_DEVICES={devices} PYTHONPATH={SITE}"
             f" NAMESPACE_OF_SOFTWARE={NAMESPACE if self.isApart else ''}"
         )
+        self.tried(self.guest, variables, SUMMARY)
+
+    def tried(self, guest: Machine, variables: str, summary: str) -> None:
+        """
+        Run trial in a guest, and check what it says.
+        """
         trial = f"python3 -u -m twisted.trial --temp-directory /tmp/trial {MESSAGES.stem}"
-        done = self.guest.run(f"exec env {variables} {trial}", STREAMS_SECONDS)
+        done = guest.run(f"exec env {variables} {trial}", STREAMS_SECONDS)
         (self.directory / "trial.log").write_text(done.output)
-        self.assertRegex(self.succeeded(done).output, SUMMARY)
+        self.assertRegex(self.succeeded(done).output, summary)
 
 
 class SoftwareStreamsTests(StreamsTests):

@@ -520,24 +520,31 @@ globals().update(RouteTests.makeTestCaseClasses())
 del RouteTests
 
 
-def _make() -> dict[str, type]:
+#: Of Twisted's suites, and of the contracts, those of TLS: it is above the transport, and is tested on other
+#: devices at each run.
+_TLS = "TLS", "Secure"
+
+
+def made(module: str, isWhole: bool) -> dict[str, type]:
     """
+    @param module: whose they are.
+    @param isWhole: whether those of TLS are among them, as in C{tests/soak}.
     @return: the test cases, by name.
     """
     found: dict[str, type] = {}
     for row in (HardwareRow, RNICRow):
         carrier = SDP("hw0")
         carrier.name = f"SDP{row.__name__}"
-        members = {"carrier": carrier, "_reactors": [IB], "__module__": __name__, "timeout": 40}
+        members = {"carrier": carrier, "_reactors": [IB], "__module__": module, "timeout": 40}
         name = f"{carrier.name}RegisteredTests"
         kind: Any = type(name, (row, RegisteredContract, ReactorBuilder), members)
         found |= kind.makeTestCaseClasses()
         # Of an RNIC those in which what it counts matters.
         contracts = CONTRACTS if row is HardwareRow else (ClosingContract, PacingContract)
-        found |= casesOf(__name__, carrier, [IB], row, contracts=contracts)
-    for name, case in makeStreamTests(subjectFor("hw0"), [IB], __name__).items():
-        found[name] = type(name, (HardwareRow, case), {"__module__": __name__})
-    return found
+        found |= casesOf(module, carrier, [IB], row, contracts=contracts)
+    for name, case in makeStreamTests(subjectFor("hw0"), [IB], module).items():
+        found[name] = type(name, (HardwareRow, case), {"__module__": module})
+    return {name: each for name, each in found.items() if isWhole or not any(word in name for word in _TLS)}
 
 
-globals().update(_make())
+globals().update(made(__name__, isWhole=False))
