@@ -411,6 +411,7 @@ class RevokeTests(DirectTestCase):
         child.forked()
         child.close()
         [grant] = self.target.grants
+        assert isinstance(grant, sharedregions.Grant)
         child.revoked(grant)
         self.write(2)
         self.assertEqual(self.one.statuses(), [(2, OK)])

@@ -96,7 +96,14 @@ class End:
         """
         Go on until then.
         """
-        waitUntil(condition, lambda: (turn(self.device), self.device.tick(self.device.clock())))
+        waitUntil(condition, self.turn)
+
+    def turn(self) -> None:
+        """
+        Do what there is to do.
+        """
+        turn(self.device)
+        self.device.tick(self.device.clock())
 
     def listen(self) -> Any:
         """
@@ -322,8 +329,7 @@ class WriterTests(SynchronousTestCase):
                         number += 1
                     if number == left:
                         os.kill(pid, signal.SIGKILL)
-                    turn(end.device)
-                    end.device.tick(end.device.clock())
+                    end.turn()
                     statuses += [status for _, status in end.side.statuses()]
                 statuses += [status for _, status in end.side.statuses()]
                 good = statuses.count(WCStatus.SUCCESS)
