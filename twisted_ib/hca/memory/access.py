@@ -5,6 +5,7 @@ Access rights on memory.
 from __future__ import annotations
 
 from enum import IntFlag
+from typing import Final
 
 
 class Access(IntFlag):
@@ -27,15 +28,15 @@ class Access(IntFlag):
 
 # Plain integers for the data path: an IntFlag operation makes an object and costs ten times as
 # much.  LOCAL_READ is 0, as every registration includes it (IBTA vol. 1 10.6.3).
-LOCAL_READ = 0
-LOCAL_WRITE = int(Access.LOCAL_WRITE)
-REMOTE_WRITE = int(Access.REMOTE_WRITE)
-REMOTE_READ = int(Access.REMOTE_READ)
-REMOTE_ATOMIC = int(Access.REMOTE_ATOMIC)
-MW_BIND = int(Access.MW_BIND)
-ZERO_BASED = int(Access.ZERO_BASED)
-REMOTE = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC
-KNOWN = int(sum(Access))
+LOCAL_READ: Final = 0
+LOCAL_WRITE: Final = int(Access.LOCAL_WRITE)
+REMOTE_WRITE: Final = int(Access.REMOTE_WRITE)
+REMOTE_READ: Final = int(Access.REMOTE_READ)
+REMOTE_ATOMIC: Final = int(Access.REMOTE_ATOMIC)
+MW_BIND: Final = int(Access.MW_BIND)
+ZERO_BASED: Final = int(Access.ZERO_BASED)
+REMOTE: Final = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC
+KNOWN: Final = int(sum(Access))
 
 
 def checkKnown(access: int) -> int:

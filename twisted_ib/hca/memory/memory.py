@@ -12,7 +12,7 @@ offsets from it matter.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from twisted_ib import limits
 from twisted_ib.errors import (
@@ -34,16 +34,16 @@ from twisted_ib.hca.memory.keys import MemoryKeys
 from twisted_ib.hca.memory.regions import MemoryRegion, ProtectionDomain
 from twisted_ib.hca.memory.windows import MemoryWindow, Windows
 
-_ADDRESS_END = 1 << 64
-_PAGE_BITS = 12
-_ADDRESS_BITS = 47
+_ADDRESS_END: Final = 1 << 64
+_PAGE_BITS: Final = 12
+_ADDRESS_BITS: Final = 47
 #: Bytes on each side that are checked with those of a message, for the next ones.
-_NEAR = 4096
-_NOTHING = memoryview(b"")
+_NEAR: Final = 4096
+_NOTHING: Final = memoryview(b"")
 #: In the key of memory that an adapter does not know.
-_APART = 1 << 32
+_APART: Final = 1 << 32
 #: The rights that every adapter knows, and what it need not use (verbs.h, C{IBV_ACCESS_OPTIONAL_RANGE}).
-_OF_ADAPTERS = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | int(Access.RELAXED_ORDERING)
+_OF_ADAPTERS: Final = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | int(Access.RELAXED_ORDERING)
 
 
 class Registered(Protocol):

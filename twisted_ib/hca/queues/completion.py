@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import IntEnum, IntFlag
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
@@ -168,7 +168,7 @@ class Completions(Protocol):
         """
 
 
-_MICROSECONDS = 1_000_000
+_MICROSECONDS: Final = 1_000_000
 
 
 class Mirror(Protocol):

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
@@ -28,7 +28,7 @@ from twisted_ib.hca.queues.requests import Capabilities, ReceiveRequest, checkPi
 if TYPE_CHECKING:
     from twisted_ib.hca.queues.queuepair import QueuePair
 
-_KIND = "shared receive queues"
+_KIND: Final = "shared receive queues"
 
 
 class ReceiveContext(Protocol):

@@ -5,7 +5,7 @@ Scatter/gather lists: find and copy the bytes of a message.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import REFERENCE, TAILS
@@ -14,7 +14,7 @@ from twisted_ib.hca.queues.requests import SGE
 from twisted_ib.hca.wire import headers
 
 #: A copy of no more octets is in order as it is: its last store is its last octets' (memcpy(3) of glibc).
-AT_ONCE = 64
+AT_ONCE: Final = 64
 
 
 def total(pieces: Sequence[SGE]) -> int:

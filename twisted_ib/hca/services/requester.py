@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 #: IBTA vol. 1 9.7.5.2, as Linux rxe_comp.c check_ack() maps them, and the syndromes of a packet
 #: transport; anything else is a remote operational error.
-_NAK_STATUS = {
+_NAK_STATUS: Final = {
     NAK_INVALID_REQUEST: WCStatus.REM_INV_REQ_ERR,
     NAK_REMOTE_ACCESS: WCStatus.REM_ACCESS_ERR,
     SILENT: WCStatus.RETRY_EXC_ERR,
@@ -55,20 +55,20 @@ _NAK_STATUS = {
     BAD_RESPONSE: WCStatus.BAD_RESP_ERR,
 }
 
-_SYNDROME_MASK = 0xE0
+_SYNDROME_MASK: Final = 0xE0
 #: rnr_retry 7 is infinite: Linux rxe_comp.c does not count it down, either.
-_FOR_EVER = 7
+_FOR_EVER: Final = 7
 #: How long, in seconds, until a request that was put off with LATER is sent again.
-_LATER_SECONDS = 0.0001
+_LATER_SECONDS: Final = 0.0001
 #: The counter when no retry is left, by Linux's names (rxe_hw_counters.c).
-_EXHAUSTED = {
+_EXHAUSTED: Final = {
     WCStatus.RETRY_EXC_ERR: "retry_exceeded_err",
     WCStatus.RNR_RETRY_EXC_ERR: "retry_rnr_exceeded_err",
 }
-_SIGNALED = int(SendFlags.SIGNALED)
-_FENCE = int(SendFlags.FENCE)
-_SUCCESS = WCStatus.SUCCESS
-_RTS = QPState.RTS
+_SIGNALED: Final = int(SendFlags.SIGNALED)
+_FENCE: Final = int(SendFlags.FENCE)
+_SUCCESS: Final = WCStatus.SUCCESS
+_RTS: Final = QPState.RTS
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -57,21 +57,21 @@ if TYPE_CHECKING:
     from twisted_ib.hca.services.work import WorkQueues
 
 #: NAK syndrome -> event, if no completion reports it (IBTA vol. 1 11.6.3.2).
-_EVENTS = {
+_EVENTS: Final = {
     NAK_INVALID_REQUEST: EventType.QP_REQ_ERR,
     NAK_REMOTE_ACCESS: EventType.QP_ACCESS_ERR,
     NAK_REMOTE_OPERATIONAL: EventType.QP_FATAL,
 }
 
-_ERR = QPState.ERR
+_ERR: Final = QPState.ERR
 #: Messages of one record that there are shortcuts for; and those of programs, as rsockets' WRITEs.
-_ALONE = frozenset((SEND_ONLY, SEND_ONLY | SOLICITED, WRITE_ONLY_IMMEDIATE))
+_ALONE: Final = frozenset((SEND_ONLY, SEND_ONLY | SOLICITED, WRITE_ONLY_IMMEDIATE))
 _WHOLE: Final[dict[int, type[IncomingSend | IncomingWrite]]] = {
     SEND_ONLY: IncomingSend,
     WRITE_ONLY_IMMEDIATE: IncomingWrite,
 }
 #: Bytes that are copied by less than it costs to make a view of them.
-_SMALL = 1024
+_SMALL: Final = 1024
 
 
 class _Silence:
@@ -275,7 +275,7 @@ class ResponseQueue:
 
 
 #: In the place of that of a queue pair that was never asked, as most are not.
-_NONE_OWED = ResponseQueue(None)
+_NONE_OWED: Final = ResponseQueue(None)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

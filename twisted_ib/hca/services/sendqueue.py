@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, MutableSequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from attrs import evolve
 
@@ -28,15 +28,18 @@ if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPath
     from twisted_ib.hca.services.work import WorkQueues
 
-_RTS = QPState.RTS
-_INLINE_FLAG = int(SendFlags.INLINE)
-_SIGNALED = int(SendFlags.SIGNALED)
+_RTS: Final = QPState.RTS
+_INLINE_FLAG: Final = int(SendFlags.INLINE)
+_SIGNALED: Final = int(SendFlags.SIGNALED)
 #: States in which a request is flushed at once.
-FLUSHING = frozenset((QPState.SQE, QPState.ERR))
+FLUSHING: Final = frozenset((QPState.SQE, QPState.ERR))
 
 #: Notifications the consumer waits for: room for more requests; all posted to the medium; all
 #: completed; all that were started completed (SQD).
-_ROOM, _SENT, _IDLE, _DRAINED = 1, 2, 4, 8
+_ROOM: Final = 1
+_SENT: Final = 2
+_IDLE: Final = 4
+_DRAINED: Final = 8
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

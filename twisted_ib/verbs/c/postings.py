@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from struct import Struct
-from typing import Any
+from typing import Any, Final
 
 from _twisted_ib_verbs import ffi, lib
 
@@ -34,19 +34,27 @@ from twisted_ib.verbs.pyverbs.base.posting import INLINE, INVALIDATING, OPCODES
 
 #: C{struct twisted_ib_record}, without what few requests have, but with the C{struct ibv_sge} behind it, or
 #: what else is there; the rest; and that alone.
-_RECORD, _REST, _PIECE = Struct("=2Q24xI4x3I8xIQII"), Struct("=16x3Q4xI12x2I4x"), Struct("=QII")
-_readRecord: Callable[[Any, int], tuple[int, ...]] = _RECORD.unpack_from
-_readRest: Callable[[Any, int], tuple[int, ...]] = _REST.unpack_from
-_RECORD_BYTES, _PIECE_BYTES = _REST.size, _PIECE.size
+_RECORD: Final = Struct("=2Q24xI4x3I8xIQII")
+_REST: Final = Struct("=16x3Q4xI12x2I4x")
+_PIECE: Final = Struct("=QII")
+_readRecord: Final[Callable[[Any, int], tuple[int, ...]]] = _RECORD.unpack_from
+_readRest: Final[Callable[[Any, int], tuple[int, ...]]] = _REST.unpack_from
+_RECORD_BYTES: Final = _REST.size
+_PIECE_BYTES: Final = _PIECE.size
 #: The remote address and key of a record; and the flag of a short WRITE, as C{postings.c} has it.
-_REMOTE, _SHORT_WRITE = Struct("=16xQ36xI"), 1 << 30
-_readRemote: Callable[[Any, int], tuple[int, int]] = _REMOTE.unpack_from
-_ERR, _RESET, _RTS = QPState.ERR, QPState.RESET, QPState.RTS
+_REMOTE: Final = Struct("=16xQ36xI")
+_SHORT_WRITE: Final = 1 << 30
+_readRemote: Final[Callable[[Any, int], tuple[int, int]]] = _REMOTE.unpack_from
+_ERR: Final = QPState.ERR
+_RESET: Final = QPState.RESET
+_RTS: Final = QPState.RTS
 #: More requests than any queue has taken.
-_NEVER = 1 << 64
+_NEVER: Final = 1 << 64
 #: Operations that C records, and those that want a right to READs.
-_READING = frozenset((SendOpcode.RDMA_READ, SendOpcode.ATOMIC_CMP_AND_SWP, SendOpcode.ATOMIC_FETCH_AND_ADD))
-_RECORDED = _READING | {
+_READING: Final = frozenset(
+    (SendOpcode.RDMA_READ, SendOpcode.ATOMIC_CMP_AND_SWP, SendOpcode.ATOMIC_FETCH_AND_ADD)
+)
+_RECORDED: Final = _READING | {
     SendOpcode.RDMA_WRITE,
     SendOpcode.RDMA_WRITE_WITH_IMM,
     SendOpcode.SEND,
@@ -54,12 +62,12 @@ _RECORDED = _READING | {
     SendOpcode.SEND_WITH_INV,
 }
 
-_swap: Callable[[], int] = lib.twisted_ib_swap
+_swap: Final[Callable[[], int]] = lib.twisted_ib_swap
 #: The records; their C{fill} says whether there are any.
-posting: CData = lib.twisted_ib_posting
+posting: Final[CData] = lib.twisted_ib_posting
 # What is read of the last record may reach beyond its end.
-_memory = [ffi.new("unsigned char[]", limits.POSTED + _PIECE_BYTES) for _ in range(2)]
-_buffers: list[Any] = [ffi.buffer(each) for each in _memory]
+_memory: Final = [ffi.new("unsigned char[]", limits.POSTED + _PIECE_BYTES) for _ in range(2)]
+_buffers: Final[list[Any]] = [ffi.buffer(each) for each in _memory]
 posting.buffers = _memory
 posting.size, posting.least = limits.POSTED, PULL_LEAST
 
@@ -150,10 +158,10 @@ class PostedQueue:
 
 
 #: The queues by the addresses of their structures.
-_queues: dict[int, PostedQueue] = {}
+_queues: Final[dict[int, PostedQueue]] = {}
 #: And as completions have them: by a queue pair's number, and whether it is for receives.  Queue pairs of two
 #: devices may have the same number: then the limit of one of both follows its room only when it posts.
-completed: dict[tuple[int, bool], PostedQueue] = {}
+completed: Final[dict[tuple[int, bool], PostedQueue]] = {}
 
 
 @mypyc_attr(native_class=False)

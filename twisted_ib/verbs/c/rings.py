@@ -26,15 +26,16 @@ from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.base.wc import wcFlags, wcImmediate
 
 #: C{struct ibv_wc}: one call writes it, where cffi takes one for each field.
-_WC = Struct("=QiiIIIIIIHHBB2x")
-_pack, _WC_BYTES = _WC.pack_into, _WC.size
+_WC: Final = Struct("=QiiIIIIIIHHBB2x")
+_pack: Final = _WC.pack_into
+_WC_BYTES: Final = _WC.size
 #: The same of one without what datagrams and immediate data have.
-_packPlain = Struct("=Qii4xI4xII12x").pack_into
+_packPlain: Final = Struct("=Qii4xI4xII12x").pack_into
 _ENTRIES: Final = limits.COMPLETION_RING
 #: Operations from it on are of receives.
-_RECEIVES = WCOpcode.RECV
+_RECEIVES: Final = WCOpcode.RECV
 #: Whether the processor keeps stores in their order (Intel SDM vol. 3, "Memory Ordering").
-_KEEPS_ORDER = platform.machine() == "x86_64"
+_KEEPS_ORDER: Final = platform.machine() == "x86_64"
 
 
 @mypyc_attr(native_class=False)

@@ -27,15 +27,16 @@ Link = TypeVar("Link")
 Request = TypeVar("Request")
 
 #: Rounds of one drive: where both ends are here, request, response and completion need one each.
-_ROUNDS = range(4)
+_ROUNDS: Final = range(4)
 #: Seconds between two looks at descriptors and timers while a program polls, in vain and otherwise; a look
 #: costs system calls.
-_ATTENTION, _BUSY_ATTENTION = 50e-6, 250e-6
+_ATTENTION = 50e-6
+_BUSY_ATTENTION = 250e-6
 #: Empty drives after which a polling program yields the CPU: the peer that is to answer may need it.
 PATIENCE: Final = 60
 #: Polls in a row that may take completions without a drive.
 _TAKEN: Final = 16
-_LINKS = range(limits.WORK_QUEUE_DEPTH)
+_LINKS: Final = range(limits.WORK_QUEUE_DEPTH)
 giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 

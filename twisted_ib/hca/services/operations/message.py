@@ -9,7 +9,7 @@ for more bytes than it could hold.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
@@ -34,11 +34,13 @@ if TYPE_CHECKING:
 #: Messages of at least this many bytes may be pulled from shared memory; shorter ones are copied.
 PULL_LEAST = 16 * 1024
 
-_SOLICITED_FLAG = int(SendFlags.SOLICITED)
+_SOLICITED_FLAG: Final = int(SendFlags.SOLICITED)
 # Members of an enumeration are looked up once: that costs more than all else a message does with them.
-_SUCCESS = WCStatus.SUCCESS
-_RECV, _RECV_WRITE = WCOpcode.RECV, WCOpcode.RECV_RDMA_WITH_IMM
-_WITH_IMM, _WITH_INV = int(WCFlags.WITH_IMM), int(WCFlags.WITH_INV)
+_SUCCESS: Final = WCStatus.SUCCESS
+_RECV: Final = WCOpcode.RECV
+_RECV_WRITE: Final = WCOpcode.RECV_RDMA_WITH_IMM
+_WITH_IMM: Final = int(WCFlags.WITH_IMM)
+_WITH_INV: Final = int(WCFlags.WITH_INV)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

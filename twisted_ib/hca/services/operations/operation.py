@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 #: The services of operations that need no response, and of those that do (IBTA vol. 1 9.8.2).
-CONNECTED = frozenset((QPType.RC, QPType.UC))
-RELIABLE = frozenset((QPType.RC,))
+CONNECTED: Final = frozenset((QPType.RC, QPType.UC))
+RELIABLE: Final = frozenset((QPType.RC,))
 
 
 #: Of a WRITE that may be done without a record: it is not; it is done; it is held until all before it is.

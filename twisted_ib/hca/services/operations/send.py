@@ -4,7 +4,7 @@ SEND: alone, with immediate data, and with a key to invalidate.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
@@ -43,10 +43,11 @@ if TYPE_CHECKING:
     from twisted_ib.structs import Packed
 
 
-_SIGNALED_FLAG = int(SendFlags.SIGNALED)
-_SUCCESS, _RECV = WCStatus.SUCCESS, WCOpcode.RECV
-_ONLY = SEND_ONLY << 24
-_SOLICITED_FLAG = int(SendFlags.SOLICITED)
+_SIGNALED_FLAG: Final = int(SendFlags.SIGNALED)
+_SUCCESS: Final = WCStatus.SUCCESS
+_RECV: Final = WCOpcode.RECV
+_ONLY: Final = SEND_ONLY << 24
+_SOLICITED_FLAG: Final = int(SendFlags.SOLICITED)
 
 
 class IncomingSend(IncomingMessage):

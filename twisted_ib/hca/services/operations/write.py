@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError
@@ -35,12 +35,14 @@ if TYPE_CHECKING:
     from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.structs import Packed
 
-_SUCCESS = WCStatus.SUCCESS
-_ONLY, _ONLY_IMMEDIATE = WRITE_ONLY << 24, WRITE_ONLY_IMMEDIATE << 24
-_RECV_WRITE, _WITH_IMM = WCOpcode.RECV_RDMA_WITH_IMM, int(WCFlags.WITH_IMM)
+_SUCCESS: Final = WCStatus.SUCCESS
+_ONLY: Final = WRITE_ONLY << 24
+_ONLY_IMMEDIATE: Final = WRITE_ONLY_IMMEDIATE << 24
+_RECV_WRITE: Final = WCOpcode.RECV_RDMA_WITH_IMM
+_WITH_IMM: Final = int(WCFlags.WITH_IMM)
 #: The headers of a WRITE of one record with immediate data: RETH, IMMEDIATE.
 _HEADERS: Packed[tuple[int, int, int, int]] = Struct(">QIII")
-_HEADER_BYTES = _HEADERS.size
+_HEADER_BYTES: Final = _HEADERS.size
 
 
 class IncomingWrite(IncomingMessage):
