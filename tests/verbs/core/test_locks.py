@@ -11,7 +11,7 @@ from threading import RLock, Thread
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.waiting import HANG_SECONDS
-from twisted_ib.verbs.core.locks import EndingLock
+from twisted_ib.verbs.core.hub import EndingLock
 
 #: A thread takes the lock after all that is called at exit, and the interpreter stops it there.
 _PROGRAM = """

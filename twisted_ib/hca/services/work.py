@@ -186,7 +186,8 @@ class WorkQueues:
         self.capabilities = capabilities or _CAPABILITIES
         device = queuePair.device
         self.operations = operationsOf(queuePair.type, LOCAL if device is None else device.traits)
-        self.queuePair = queuePair
+        # A stream's has a class of its own.
+        self.queuePair: Any = queuePair
         self.pd = pd
         self.sendCompletions = sendCompletions
         self.receiveCompletions: Any = receiveCompletions

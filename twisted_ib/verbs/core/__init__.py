@@ -8,7 +8,6 @@ Besides:
   - C{attendant}: a thread that serves peers while the program is busy elsewhere
   - C{closes}: objects that a program has dropped instead of closing them
   - C{locked}: the decorator of verbs
-  - C{locks}: the hub's lock when the process ends
   - C{progress}: the part of the hub that each message passes
   - C{readable}: descriptors that a program watches
 """

@@ -11,6 +11,7 @@ hub is empty, and the parent's objects refuse every verb.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,13 +30,47 @@ from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.queues.completion import Mirror
 from twisted_ib.verbs.core.asleep import LEADERS, OWN_SECONDS, Asleep, Sleepers
 from twisted_ib.verbs.core.closes import DeferredCloses
-from twisted_ib.verbs.core.locks import EndingLock
 from twisted_ib.verbs.core.progress import PATIENCE, HubProgress, giveWay
 
 Event = TypeVar("Event")
 
 #: Seconds that the end of a process waits for datagrams whose path is still looked for.
 END_SECONDS = 1.0
+
+
+class EndingLock:
+    """
+    A lock in whose place it comes when the interpreter is about to end.
+
+    Then the interpreter lets no other thread run any more, wherever it stopped.  Objects are still destroyed,
+    and to close what they have takes the lock, which would wait for such a thread for ever.
+    """
+
+    def __init__(self, lock: RLock | EndingLock) -> None:
+        self._lock = lock
+        # A module's names are gone by then.
+        self._spare = RLock()
+        self._isFinalizing = sys.is_finalizing
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """
+        Take it, if need be from a thread that runs no more.
+
+        @param timeout: how long to wait, in seconds; -1 as long as it takes.
+        @return: whether it was taken.
+        """
+        if self._isFinalizing():
+            if not self._lock.acquire(blocking=False):
+                self._lock = self._spare
+                self._lock.acquire()
+            return True
+        return self._lock.acquire(blocking, timeout)
+
+    def release(self) -> None:
+        """
+        Release it.
+        """
+        self._lock.release()
 
 
 class Hub(HubProgress):

@@ -27,7 +27,6 @@ from twisted_ib.hca.wire.opcodes import SEVERAL
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPath
-    from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.structs import Packed
 
 
@@ -112,7 +111,7 @@ class IncomingMessage:
         if not work.receiveCompletions.push(completion, solicited):
             work.completionLost()
 
-    def hand(self, queuePair: QueuePair, extra: Packed[Any] | None, value: int, solicited: bool) -> None:
+    def hand(self, queuePair: Any, extra: Packed[Any] | None, value: int, solicited: bool) -> None:
         """
         Hand it to the consumer of a queue pair: the same parameters as of L{finish}.
         """

@@ -21,7 +21,6 @@ from twisted_ib.hca.wire.headers import NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPath
-    from twisted_ib.hca.queues.queuepair import QueuePair
 
 
 #: The services of operations that need no response, and of those that do (IBTA vol. 1 9.8.2).
@@ -49,7 +48,7 @@ class WorkContext(Protocol):
     """
 
     pd: ProtectionDomain
-    queuePair: QueuePair
+    queuePair: Any
     attributes: Attributes
     shared: SharedReceiveQueue | None
     receiveCompletions: Completions

@@ -39,7 +39,6 @@ from twisted_ib.hca.wire.opcodes import (
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPath
-    from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.structs import Packed
 
 
@@ -180,7 +179,7 @@ class IncomingSend(IncomingMessage):
                 raise Refused(NAK_REMOTE_OPERATIONAL, WCStatus.LOC_PROT_ERR) from None
         self.done = done + count
 
-    def hand(self, queuePair: QueuePair, extra: Packed[Any] | None, value: int, solicited: bool) -> None:
+    def hand(self, queuePair: Any, extra: Packed[Any] | None, value: int, solicited: bool) -> None:
         data = b"" if self.parts is None else self.parts.take()
         if extra is IMMEDIATE:
             queuePair.consumer.immediateReceived(value, data, 0, len(data))

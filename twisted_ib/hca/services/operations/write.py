@@ -32,7 +32,6 @@ from twisted_ib.hca.wire.opcodes import WRITE_ONLY, WRITE_ONLY_IMMEDIATE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPath
-    from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.structs import Packed
 
 _SUCCESS: Final = WCStatus.SUCCESS
@@ -135,7 +134,7 @@ class IncomingWrite(IncomingMessage):
                 store(view, offset, source, self.address + done + count)
         self.done = done + count
 
-    def hand(self, queuePair: QueuePair, extra: Packed[Any] | None, value: int, solicited: bool) -> None:
+    def hand(self, queuePair: Any, extra: Packed[Any] | None, value: int, solicited: bool) -> None:
         queuePair.posted -= 1
         queuePair.consumer.remoteMemoryWritten(value, self.length)
 
