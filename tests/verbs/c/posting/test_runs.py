@@ -14,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from benchmarks.counting import steps
 from tests.support.calls import called
 from tests.support.waiting import waitUntil
+from tests.test_costs import requireBytecodes
 from tests.verbs.c.posting.declared import record, useDeclared
 from tests.verbs.pyverbs.pair import ALL_RIGHTS, End, VerbsTestCase
 from twisted_ib.verbs.core.hub import hub
@@ -207,6 +208,7 @@ class RunTests(VerbsTestCase, SynchronousTestCase):
         To post a short WRITE alone takes four fifths of the bytecodes that a request of any operation takes,
         at most.
         """
+        requireBytecodes()
         useDeclared(self)
         ends, found = _Ends(self, QPCap(MANY, MANY, 2, 2, 0)), []
         for whole in 2, 0:
