@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
@@ -24,6 +24,9 @@ from twisted_ib.hca.base.refcount import RefCounted
 from twisted_ib.hca.memory.regions import ProtectionDomain
 from twisted_ib.hca.queues.completion import Completions, Mirror, WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import Capabilities, ReceiveRequest, checkPieces
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces.roles import WorkedQueuePair
 
 _KIND: Final = "shared receive queues"
 
@@ -38,7 +41,7 @@ class ReceiveContext(Protocol):
     @ivar receiveCompletions: the CQ where receive requests complete.
     """
 
-    queuePair: Any
+    queuePair: WorkedQueuePair
     capabilities: Capabilities
     shared: SharedReceiveQueue | None
     receiveCompletions: Completions

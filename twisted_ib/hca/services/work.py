@@ -41,6 +41,7 @@ from twisted_ib.hca.services.unreliable import UnreliableRequester, UnreliableRe
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IDevice, IPath
+    from twisted_ib.hca.base.interfaces.roles import WorkedQueuePair
     from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.hca.queues.receives import SharedReceiveQueue
 
@@ -186,11 +187,10 @@ class WorkQueues:
         self.capabilities = capabilities or _CAPABILITIES
         device = queuePair.device
         self.operations = operationsOf(queuePair.type, LOCAL if device is None else device.traits)
-        # A stream's has a class of its own.
-        self.queuePair: Any = queuePair
+        self.queuePair: WorkedQueuePair = queuePair
         self.pd = pd
         self.sendCompletions = sendCompletions
-        self.receiveCompletions: Any = receiveCompletions
+        self.receiveCompletions = receiveCompletions
         self.timers = timers
         self.attributes = _UNSET
         self.shared = shared
@@ -206,10 +206,9 @@ class WorkQueues:
         if shared is not None:
             shared.hold("queue pairs")
         # A consumer may take its completions itself.
-        if isinstance(sendCompletions, RefCounted):
-            sendCompletions.hold("work queues")
-            receives: Any = receiveCompletions
-            receives.hold("work queues")
+        for each in sendCompletions, receiveCompletions:
+            if isinstance(each, RefCounted):
+                each.hold("work queues")
         queuePair.work = self
 
     def joinDomain(self, pd: ProtectionDomain) -> None:
@@ -442,9 +441,9 @@ class WorkQueues:
             pd.memory.windows.forget(self.queuePair)
         if self.shared is not None:
             self.shared.release("queue pairs")
-        if isinstance(self.sendCompletions, RefCounted):
-            self.sendCompletions.release("work queues")
-            self.receiveCompletions.release("work queues")
+        for each in self.sendCompletions, self.receiveCompletions:
+            if isinstance(each, RefCounted):
+                each.release("work queues")
 
     def forget(self) -> None:
         """

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from struct import Struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from _twisted_ib_verbs import ffi, lib
 
@@ -32,19 +32,22 @@ from twisted_ib.verbs.c.pointers import CData, addressOf
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.base.posting import INLINE, INVALIDATING, OPCODES
 
+if TYPE_CHECKING:
+    from _cffi_backend import buffer as Buffer
+
 #: C{struct twisted_ib_record}, without what few requests have, but with the C{struct ibv_sge} behind it, or
 #: what else is there; the rest; and that alone.
 _RECORD: Final = Struct("=2Q24xI4x3I8xIQII")
 _REST: Final = Struct("=16x3Q4xI12x2I4x")
 _PIECE: Final = Struct("=QII")
-_readRecord: Final[Callable[[Any, int], tuple[int, ...]]] = _RECORD.unpack_from
-_readRest: Final[Callable[[Any, int], tuple[int, ...]]] = _REST.unpack_from
+_readRecord: Final[Callable[[Buffer, int], tuple[int, ...]]] = _RECORD.unpack_from
+_readRest: Final[Callable[[Buffer, int], tuple[int, ...]]] = _REST.unpack_from
 _RECORD_BYTES: Final = _REST.size
 _PIECE_BYTES: Final = _PIECE.size
 #: The remote address and key of a record; and the flag of a short WRITE, as C{postings.c} has it.
 _REMOTE: Final = Struct("=16xQ36xI")
 _SHORT_WRITE: Final = 1 << 30
-_readRemote: Final[Callable[[Any, int], tuple[int, int]]] = _REMOTE.unpack_from
+_readRemote: Final[Callable[[Buffer, int], tuple[int, int]]] = _REMOTE.unpack_from
 _ERR: Final = QPState.ERR
 _RESET: Final = QPState.RESET
 _RTS: Final = QPState.RTS
@@ -67,7 +70,7 @@ _swap: Final[Callable[[], int]] = lib.twisted_ib_swap
 posting: Final[CData] = lib.twisted_ib_posting
 # What is read of the last record may reach beyond its end.
 _memory: Final = [ffi.new("unsigned char[]", limits.POSTED + _PIECE_BYTES) for _ in range(2)]
-_buffers: Final[list[Any]] = [ffi.buffer(each) for each in _memory]
+_buffers: Final[list[Buffer]] = [ffi.buffer(each) for each in _memory]
 posting.buffers = _memory
 posting.size, posting.least = limits.POSTED, PULL_LEAST
 
@@ -278,13 +281,13 @@ def _failed(queue: PostedQueue, error: BaseException, first: BaseException | Non
     return first if isinstance(error, HCAError) else first or error
 
 
-def _pieces(buffer: Any, record: int, count: int) -> list[SGE]:
+def _pieces(buffer: Buffer, record: int, count: int) -> list[SGE]:
     # Of a record: its elements, if they are not just one.
     start = record + _RECORD_BYTES
     return [SGE(*each) for each in _PIECE.iter_unpack(buffer[start : start + count * _PIECE_BYTES])]
 
 
-def _sendRequest(buffer: Any, record: int, id: int, flags: int, count: int, length: int) -> SendRequest:
+def _sendRequest(buffer: Buffer, record: int, id: int, flags: int, count: int, length: int) -> SendRequest:
     # Of a record of any operation.
     remote, compare, swap, code, key, immediate = _readRest(buffer, record)
     request = SendRequest(id, OPCODES[code], (), flags, 0, remote, key, compare, swap)
@@ -301,7 +304,7 @@ def _sendRequest(buffer: Any, record: int, id: int, flags: int, count: int, leng
 
 
 def _posted(
-    buffer: Any, record: int, id: int, flags: int, length: int, place: int, octets: int, key: int
+    buffer: Buffer, record: int, id: int, flags: int, length: int, place: int, octets: int, key: int
 ) -> PostedWrite:
     # Of the record of a short WRITE.
     remote = _readRemote(buffer, record)
@@ -312,7 +315,7 @@ def _posted(
     return PostedWrite(id, flags, 0, length, 0, buffer[start : start + length], remote)
 
 
-def _received(buffer: Any, later: Iterable[_Later]) -> Iterator[_Batch]:
+def _received(buffer: Buffer, later: Iterable[_Later]) -> Iterator[_Batch]:
     # After the sends, for which a peer may wait: nothing is received meanwhile, and queues have no order.
     receives: dict[PostedQueue, list[ReceiveRequest]] = {}
     for queue, id, count, record, place, octets, key in later:

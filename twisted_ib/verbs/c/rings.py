@@ -13,7 +13,7 @@ import platform
 from functools import partial
 from itertools import islice
 from struct import Struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from _twisted_ib_verbs import ffi, lib
 
@@ -24,6 +24,9 @@ from twisted_ib.verbs.c.pointers import CData, addressOf
 from twisted_ib.verbs.c.postings import completed, posting, settle
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.base.wc import wcFlags, wcImmediate
+
+if TYPE_CHECKING:
+    from _cffi_backend import buffer as Buffer
 
 #: C{struct ibv_wc}: one call writes it, where cffi takes one for each field.
 _WC: Final = Struct("=QiiIIIIIIHHBB2x")
@@ -57,7 +60,7 @@ class CompletionRing:
         self._structure = structure
         self._ring = ring = ffi.addressof(structure, "ring")
         self._entries = entries = ffi.new("struct ibv_wc[]", limits.COMPLETION_RING)
-        self._buffer: Any = ffi.buffer(entries)
+        self._buffer: Buffer = ffi.buffer(entries)
         ring.entries, ring.mask = entries, limits.COMPLETION_RING - 1
         ring.eager, ring.seldom = limits.EAGER_POLLS, limits.POLL_PAUSE
         # Completions that it has got, ever.

@@ -10,17 +10,17 @@ from collections import deque
 from collections.abc import Callable, Sized
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
 from twisted_ib.drive.sleeper import Wakes
 from twisted_ib.drive.turn import Turn
-from twisted_ib.drive.waiter import LockQueue
+from twisted_ib.drive.waiter import LockQueue, TakenLock
 from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.queues.completion import CompletionQueue, Mirror, WorkCompletion
-from twisted_ib.verbs.core.asleep import Sleepers
+from twisted_ib.verbs.core.asleep import Asleep, Sleepers
 from twisted_ib.verbs.core.closes import DeferredCloses
 
 Link = TypeVar("Link")
@@ -46,7 +46,7 @@ class HubProgress:
     The half of a L{Hub<twisted_ib.verbs.core.hub.Hub>} that makes progress; its attributes are told there.
     """
 
-    lock: Any
+    lock: TakenLock
     lockQueue: LockQueue
     devices: dict[Device, int]
     closes: DeferredCloses
@@ -60,7 +60,7 @@ class HubProgress:
     _armed: bool
     _rest: Turn
     _sleepers: Sleepers
-    _leaders: dict[Wakes, Any]
+    _leaders: dict[Wakes, Asleep[object]]
     _attended: float
     _changes: int
     _taken: int

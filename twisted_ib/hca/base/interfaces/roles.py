@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from twisted_ib.errors import PathLostError
     from twisted_ib.hca.base.events import EventType
     from twisted_ib.hca.base.interfaces.fabric import IFabricConnections
+    from twisted_ib.hca.base.interfaces.path import IPath
 
 
 #: Bytes of a medium, or of a program.
@@ -159,4 +160,30 @@ class BoundQueuePair(Waiter, Protocol):
     def raiseEvent(self, kind: EventType) -> None:
         """
         Report an asynchronous event.
+        """
+
+
+class WorkedQueuePair(BoundQueuePair, Protocol):
+    """
+    A queue pair, as its work queues see it.
+    """
+
+    consumer: Any
+    path: IPath | None
+    maxMessage: int
+    gathers: bool
+
+    def raiseEvent(self, kind: EventType) -> None:
+        """
+        Report an asynchronous event.
+        """
+
+    def joinPartition(self, index: int) -> None:
+        """
+        Take the P_Key of a slot of the port's table.
+        """
+
+    def stop(self, reason: Exception) -> None:
+        """
+        Go to SQE.
         """

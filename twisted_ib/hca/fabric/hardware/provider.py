@@ -77,6 +77,41 @@ class AdapterQueuePair(Closed, Protocol):
         """
 
 
+class AdapterRegion(Closed, Protocol):
+    """
+    Memory that is registered with an adapter.
+    """
+
+    lkey: int
+
+
+class AdapterReceives(Closed, Protocol):
+    """
+    A shared receive queue of an adapter.
+    """
+
+    def post_recv(self, requests: Sequence[object]) -> None:
+        """
+        @raise OSError: there is no room.
+        """
+
+
+class AdapterDomain(Closed, Protocol):
+    """
+    A protection domain of an adapter.
+    """
+
+    def reg_mr(self, address: int, length: int, access: int, /) -> AdapterRegion:
+        """
+        @raise OSError: it cannot be registered.
+        """
+
+    def create_srq(self, *, max_wr: int) -> AdapterReceives:
+        """
+        @raise OSError: the adapter has none.
+        """
+
+
 class Verbs(Protocol):
     """
     The package C{ibverbs}, which has these besides its classes and enumerations.

@@ -19,8 +19,16 @@ from twisted_ib.hca.fabric.hardware.provider import keep
 from twisted_ib.hca.memory.access import LOCAL_WRITE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
-    from twisted_ib.hca.fabric.hardware.provider import AdapterQueuePair, Completion
+    from twisted_ib.hca.fabric.hardware.provider import (
+        AdapterDomain,
+        AdapterQueuePair,
+        AdapterReceives,
+        AdapterRegion,
+        Completion,
+    )
 
 #: Slots are made so many at a time, and there are at most so many.
 CHUNK: Final = 32
@@ -41,11 +49,11 @@ class _Chunk:
 
     __slots__ = ("base", "key", "memory", "region")
 
-    def __init__(self, domain: Any, length: int) -> None:
+    def __init__(self, domain: AdapterDomain, length: int) -> None:
         self.memory = mmap.mmap(-1, length)
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
-        self.region = domain.reg_mr(self.base, length, LOCAL_WRITE)
-        self.key: int = self.region.lkey
+        self.region: AdapterRegion = domain.reg_mr(self.base, length, LOCAL_WRITE)
+        self.key = self.region.lkey
 
 
 class SharedSlots:
@@ -64,13 +72,14 @@ class SharedSlots:
         @param slotBytes: of each slot, of which the adapter leaves the first C{head}.
         @raise OSError: the adapter has no shared receive queue, or no memory.
         """
-        self._verbs: Any = fabric.verbs
+        self._verbs: object = fabric.verbs
         self._slotBytes, self._head = slotBytes, head
         self._chunks: list[_Chunk] = []
         self._given: list[int] = []
         self.count = self.posted = 0
-        self.domain: Any = fabric.context.alloc_pd()
-        self.queue: Any = None
+        self._isClosed = False
+        self.domain: AdapterDomain = fabric.context.alloc_pd()
+        self.queue: AdapterReceives | None = None
         try:
             self.queue = self.domain.create_srq(max_wr=MOST_SLOTS)
             self._grow()
@@ -83,14 +92,18 @@ class SharedSlots:
         first, self.count = self.count, self.count + CHUNK
         self._post(range(first, self.count))
 
-    def _post(self, slots: Any) -> None:
+    def _post(self, slots: Sequence[int]) -> None:
+        if self.queue is None:
+            return
         self.queue.post_recv([self._receive(slot) for slot in slots])
         self.posted += len(slots)
 
-    def _receive(self, slot: int) -> Any:
-        verbs, chunk = self._verbs, self._chunks[slot // CHUNK]
+    def _receive(self, slot: int) -> object:
+        chunk = self._chunks[slot // CHUNK]
+        verbs: Any = self._verbs
         place = verbs.SGE(chunk.base + self.startOf(slot), self._slotBytes - self._head, chunk.key)
-        return verbs.RecvWR(SHARED_RECEIVE | slot, [place])
+        made: object = verbs.RecvWR(SHARED_RECEIVE | slot, [place])
+        return made
 
     def memoryOf(self, slot: int) -> mmap.mmap:
         """
@@ -142,15 +155,16 @@ class SharedSlots:
         """
         Destroy the queue, behind all queue pairs that use it; harmless if repeated.
         """
+        if self._isClosed:
+            return
+        self._isClosed = True
         queue, self.queue = self.queue, None
         if queue is not None:
             queue.close()
         chunks, self._chunks = self._chunks, []
         for chunk in chunks:
             chunk.region.close()
-        domain, self.domain = self.domain, None
-        if domain is not None:
-            domain.close()
+        self.domain.close()
 
 
 class StreamSlots:

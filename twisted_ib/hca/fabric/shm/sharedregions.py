@@ -380,7 +380,7 @@ class DirectWrites:
     The WRITEs of both ends of a path that are not records.
     """
 
-    def __init__(self, path: RingPath, here: Any, there: Any) -> None:
+    def __init__(self, path: RingPath, here: memoryview | list[int], there: memoryview | list[int]) -> None:
         """
         @param here: the cells of the path's segment.
         @param there: those of the peer's.

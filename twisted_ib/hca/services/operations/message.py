@@ -27,6 +27,7 @@ from twisted_ib.hca.wire.opcodes import SEVERAL
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPath
+    from twisted_ib.hca.base.interfaces.roles import WorkedQueuePair
     from twisted_ib.structs import Packed
 
 
@@ -111,7 +112,9 @@ class IncomingMessage:
         if not work.receiveCompletions.push(completion, solicited):
             work.completionLost()
 
-    def hand(self, queuePair: Any, extra: Packed[Any] | None, value: int, solicited: bool) -> None:
+    def hand(
+        self, queuePair: WorkedQueuePair, extra: Packed[Any] | None, value: int, solicited: bool
+    ) -> None:
         """
         Hand it to the consumer of a queue pair: the same parameters as of L{finish}.
         """
@@ -151,7 +154,7 @@ class MessageOperation(Operation):
     demands: ClassVar[bool] = False
     only: ClassVar[int]
     isHeaded: ClassVar[bool] = True
-    ending: ClassVar[Any] = None
+    ending: ClassVar[Packed[Any] | None] = None
     ended: ClassVar[str] = ""
     incoming: ClassVar[type[IncomingMessage]]
 

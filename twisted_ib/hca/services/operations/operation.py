@@ -21,6 +21,7 @@ from twisted_ib.hca.wire.headers import NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPath
+    from twisted_ib.hca.base.interfaces.roles import WorkedQueuePair
 
 
 #: The services of operations that need no response, and of those that do (IBTA vol. 1 9.8.2).
@@ -48,7 +49,7 @@ class WorkContext(Protocol):
     """
 
     pd: ProtectionDomain
-    queuePair: Any
+    queuePair: WorkedQueuePair
     attributes: Attributes
     shared: SharedReceiveQueue | None
     receiveCompletions: Completions

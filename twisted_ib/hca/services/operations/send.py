@@ -39,6 +39,7 @@ from twisted_ib.hca.wire.opcodes import (
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPath
+    from twisted_ib.hca.base.interfaces.roles import WorkedQueuePair
     from twisted_ib.structs import Packed
 
 
@@ -179,7 +180,9 @@ class IncomingSend(IncomingMessage):
                 raise Refused(NAK_REMOTE_OPERATIONAL, WCStatus.LOC_PROT_ERR) from None
         self.done = done + count
 
-    def hand(self, queuePair: Any, extra: Packed[Any] | None, value: int, solicited: bool) -> None:
+    def hand(
+        self, queuePair: WorkedQueuePair, extra: Packed[Any] | None, value: int, solicited: bool
+    ) -> None:
         data = b"" if self.parts is None else self.parts.take()
         if extra is IMMEDIATE:
             queuePair.consumer.immediateReceived(value, data, 0, len(data))
@@ -225,7 +228,7 @@ class SendImmediate(Send):
 
     opcode: ClassVar[SendOpcode] = SendOpcode.SEND_WITH_IMM
     only: ClassVar[int] = SEND_ONLY_IMMEDIATE
-    ending: ClassVar[Any] = IMMEDIATE
+    ending: ClassVar[Packed[Any] | None] = IMMEDIATE
     ended: ClassVar[str] = "immediate"
     isHeaded: ClassVar[bool] = True
 
@@ -241,7 +244,7 @@ class SendInvalidate(Send):
     services: ClassVar[frozenset[QPType]] = RELIABLE
     opcode: ClassVar[SendOpcode] = SendOpcode.SEND_WITH_INV
     only: ClassVar[int] = SEND_ONLY_INVALIDATE
-    ending: ClassVar[Any] = INVALIDATE
+    ending: ClassVar[Packed[Any] | None] = INVALIDATE
     ended: ClassVar[str] = "invalidateKey"
     isHeaded: ClassVar[bool] = True
 

@@ -4,7 +4,7 @@ RDMA WRITE: alone, and with immediate data.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -32,6 +32,7 @@ from twisted_ib.hca.wire.opcodes import WRITE_ONLY, WRITE_ONLY_IMMEDIATE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPath
+    from twisted_ib.hca.base.interfaces.roles import WorkedQueuePair
     from twisted_ib.structs import Packed
 
 _SUCCESS: Final = WCStatus.SUCCESS
@@ -110,8 +111,8 @@ class IncomingWrite(IncomingMessage):
         @return: one that was placed by an adapter.
         """
         # mypyc has no direct call of __new__().
-        kind: Any = cls
-        made: IncomingWrite = kind.__new__(kind)
+        make: Callable[[type[IncomingWrite]], IncomingWrite] = cls.__new__
+        made = make(cls)
         made.length = made.done = length
         made._first = None
         made.receive = None
@@ -134,7 +135,9 @@ class IncomingWrite(IncomingMessage):
                 store(view, offset, source, self.address + done + count)
         self.done = done + count
 
-    def hand(self, queuePair: Any, extra: Packed[Any] | None, value: int, solicited: bool) -> None:
+    def hand(
+        self, queuePair: WorkedQueuePair, extra: Packed[Any] | None, value: int, solicited: bool
+    ) -> None:
         queuePair.posted -= 1
         queuePair.consumer.remoteMemoryWritten(value, self.length)
 
@@ -264,7 +267,7 @@ class WriteImmediate(Write):
     opcode: ClassVar[SendOpcode] = SendOpcode.RDMA_WRITE_WITH_IMM
     isWrite: ClassVar[bool] = False
     only: ClassVar[int] = WRITE_ONLY_IMMEDIATE
-    ending: ClassVar[Any] = IMMEDIATE
+    ending: ClassVar[Packed[Any] | None] = IMMEDIATE
     ended: ClassVar[str] = "immediate"
 
 
