@@ -23,7 +23,7 @@ from tests.hca.hcas import User, turn
 from tests.hca.queues.keyed_pair import DeviceSide, piece
 from tests.support.descriptors import descriptors, descriptorsBefore, fork
 from tests.support.rundirectory import ownRunDirectory
-from tests.support.waiting import waitUntil
+from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.device.device import Device
@@ -200,7 +200,7 @@ class WriterTests(SynchronousTestCase):
     No hang, no wrong octet, and nothing is left.
     """
 
-    timeout = 1200
+    timeout = 20 * HANG_SECONDS
 
     def setUp(self) -> None:
         """

@@ -41,7 +41,7 @@ from twisted_ib.hca.services.operations.message import IncomingMessage
 from twisted_ib.hca.services.operations.operation import Refused, Response
 from twisted_ib.hca.services.operations.rows import PARTS_OF, RESPONSES_TO
 from twisted_ib.hca.services.operations.send import IncomingSend
-from twisted_ib.hca.services.operations.write import IncomingWrite
+from twisted_ib.hca.services.operations.write import IncomingWrite, PlacedWrite
 from twisted_ib.hca.wire.headers import (
     IMMEDIATE,
     INVALIDATE,
@@ -488,7 +488,7 @@ class Responder:
             return RNR
         work.messagesReceived += 1
         # An adapter does not say whether the peer wants an event.
-        IncomingWrite.of(length).finish(work, self._receives, IMMEDIATE, immediate, True)
+        PlacedWrite(length).finish(work, self._receives, IMMEDIATE, immediate, True)
         return 0
 
     def _takeWithin(

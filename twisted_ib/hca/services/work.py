@@ -206,9 +206,10 @@ class WorkQueues:
         if shared is not None:
             shared.hold("queue pairs")
         # A consumer may take its completions itself.
-        for each in sendCompletions, receiveCompletions:
-            if isinstance(each, RefCounted):
-                each.hold("work queues")
+        if isinstance(sendCompletions, RefCounted):
+            receives: Any = receiveCompletions
+            sendCompletions.hold("work queues")
+            receives.hold("work queues")
         queuePair.work = self
 
     def joinDomain(self, pd: ProtectionDomain) -> None:
@@ -441,9 +442,10 @@ class WorkQueues:
             pd.memory.windows.forget(self.queuePair)
         if self.shared is not None:
             self.shared.release("queue pairs")
-        for each in self.sendCompletions, self.receiveCompletions:
-            if isinstance(each, RefCounted):
-                each.release("work queues")
+        if isinstance(self.sendCompletions, RefCounted):
+            self.sendCompletions.release("work queues")
+            receives: Any = self.receiveCompletions
+            receives.release("work queues")
 
     def forget(self) -> None:
         """

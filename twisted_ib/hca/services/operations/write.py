@@ -4,7 +4,7 @@ RDMA WRITE: alone, and with immediate data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -105,19 +105,6 @@ class IncomingWrite(IncomingMessage):
             work.completionLost()
         return True
 
-    @classmethod
-    def of(cls, length: int) -> IncomingWrite:
-        """
-        @return: one that was placed by an adapter.
-        """
-        # mypyc has no direct call of __new__().
-        make: Callable[[type[IncomingWrite]], IncomingWrite] = cls.__new__
-        made = make(cls)
-        made.length = made.done = length
-        made._first = None
-        made.receive = None
-        return made
-
     def place(self, work: WorkContext, source: bytes | memoryview, ends: bool) -> None:
         count, done = len(source), self.done
         # Rights were checked for the RETH's length: no byte beyond it may be written, nor may the
@@ -140,6 +127,21 @@ class IncomingWrite(IncomingMessage):
     ) -> None:
         queuePair.posted -= 1
         queuePair.consumer.remoteMemoryWritten(value, self.length)
+
+
+class PlacedWrite(IncomingWrite):
+    """
+    One that an adapter has placed.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, length: int) -> None:
+        # There is no header to read.
+        self.length = self.done = length
+        self.address = self.key = 0
+        self._first = None
+        self.receive = None
 
 
 class Write(MessageOperation):
