@@ -64,7 +64,7 @@ class ZeroCopySend:
         self._retract = False
         self.items: deque[PendingSend | SendBuffer | Urgent] = deque()
         self.writing: deque[PendingSend] = deque()
-        # What was sent in place, each with the position after it, and the one that is reached.
+        # Items that were sent in place, each with the position after it, and the position that is reached.
         self._sent: deque[tuple[int, PendingSend]] = deque()
         self.size = self._reached = 0
         self.least = limits.SDP_ZERO_COPY_LEAST

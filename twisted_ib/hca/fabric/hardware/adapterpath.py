@@ -191,7 +191,7 @@ class AdapterPath(Waiters, OwnPath):
         self.hasWork = False
         self.scheduler: Any = None
         self.alive = True
-        self.bell = self._isInPlace = False
+        self.bell = False
         self.waiting: OrderedDict[Waiter, None] = OrderedDict()
         self.unacknowledged: deque[tuple[int, Acknowledged]] = deque()
         self.track: Any = self.unacknowledged.append
@@ -503,11 +503,14 @@ class AdapterPath(Waiters, OwnPath):
         """
         Post a SEND of registered memory: see L{IPath.postInPlace}.
         """
-        self._isInPlace = True
-        try:
-            return self.post(word, header, payload, length)
-        finally:
-            self._isInPlace = False
+        if not self.hasPlace():
+            return False
+        opcode = word >> 24
+        flags = _SOLICITED if opcode & SOLICITED else 0
+        done = self._send(opcode & ~(SOLICITED | UNRELIABLE), flags, header, payload, length, True)
+        if done:
+            self.mark()
+        return done
 
     def hasPlace(self) -> bool:
         """
@@ -519,25 +522,25 @@ class AdapterPath(Waiters, OwnPath):
             and not self._reading
             and len(self._sent) < SENDS
             and (window is None or (window.isReady and window.admits()))
-            and self._hasRoom(_HEADER_BYTES)
+            and self._found(_HEADER_BYTES) >= 0
         )
 
     def _joined(self, payload: Any) -> bytes:
         return b"".join(payload) if payload.__class__ is list else bytes(payload)
 
-    def _skipped(self, length: int) -> int:
-        # What is left at the end of the ring, where it is less than this.
-        start = self._head % RING_BYTES
-        return RING_BYTES - start if start + length > RING_BYTES else 0
-
-    def _hasRoom(self, length: int) -> bool:
-        return self._head + self._skipped(length) + length - self._tail <= RING_BYTES
+    def _found(self, length: int) -> int:
+        # Returns where so many bytes of the ring begin, behind what is left at its end if that is less; -1 if
+        # there is no room.
+        begin = self._head
+        start = begin % RING_BYTES
+        if start + length > RING_BYTES:
+            begin += RING_BYTES - start
+        return begin if begin + length - self._tail <= RING_BYTES else -1
 
     def _allocate(self, length: int) -> int:
-        # Returns where so many bytes of the ring begin; -1 if there is no room.
-        if not self._hasRoom(length):
+        begin = self._found(length)
+        if begin < 0:
             return -1
-        begin = self._head + self._skipped(length)
         self._head = begin + length
         return begin % RING_BYTES
 
@@ -552,11 +555,13 @@ class AdapterPath(Waiters, OwnPath):
             at = end
         return start
 
-    def _gather(self, header: bytes, payload: Any, length: int) -> list[tuple[int, int, int]] | None:
+    def _gather(
+        self, header: bytes, payload: Any, length: int, isInPlace: bool = False
+    ) -> list[tuple[int, int, int]] | None:
         # Where the adapter finds the bytes of a record: address, length and key.  Registered memory is read
         # where it is, as a work request's is the adapter's until that is done; all else is copied.
         # The program of a stream may change what it has written at once, unless it was told to wait.
-        if length >= ZERO_COPY_BYTES and (not header or self._isInPlace):
+        if length >= ZERO_COPY_BYTES and (not header or isInPlace):
             piece = payload[0] if payload.__class__ is list and len(payload) == 1 else payload
             found = self.fabric.registered(self.domain, piece)
             if found is not None:
@@ -582,7 +587,9 @@ class AdapterPath(Waiters, OwnPath):
     def _sending(self, **fields: int) -> None:
         self._sent.append(_Sent(self._posted, self._head, **fields))
 
-    def _send(self, code: int, flags: int, header: bytes, payload: Any, length: int) -> bool:
+    def _send(
+        self, code: int, flags: int, header: bytes, payload: Any, length: int, isInPlace: bool = False
+    ) -> bool:
         immediate = 0
         if code in _WITH_IMMEDIATE:
             (immediate,) = IMMEDIATE.unpack_from(header)
@@ -593,7 +600,7 @@ class AdapterPath(Waiters, OwnPath):
                 self, QueuePairError(f"a message of an adapter has at most {SLOT_BYTES - _PAYLOAD} bytes")
             )
             return True
-        gathered = self._gather(header, payload, length)
+        gathered = self._gather(header, payload, length, isInPlace)
         if gathered is None:
             return False
         self._posted += 1
