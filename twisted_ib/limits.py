@@ -28,6 +28,8 @@ POLL_PAUSE = 4096
 
 #: Modules that follow the forks, or the end, of a process.
 PROCESS_HANDLERS = 32
+#: Objects with finalizers that are older than the package, and remembered one by one.
+KEPT_OBJECTS = 256
 
 # -- rings and records
 

@@ -4,6 +4,7 @@ Tests of what a process does when it forks, and when it ends.
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 from threading import Thread
 from unittest import skipUnless
+from types import SimpleNamespace
 from weakref import WeakSet
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -19,7 +21,8 @@ from tests.support.commands import PATH
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
-from twisted_ib.drive.process import IN_CHILD, IN_PARENT, Life, members
+from twisted_ib.drive import process
+from twisted_ib.drive.process import IN_CHILD, IN_PARENT, Life, Objects, members
 from twisted_ib.errors import ResourceLimitError
 
 LOW, HIGH = "twisted_ib.hca.host.test", "twisted_ib.aio.test"
@@ -79,6 +82,106 @@ class MemberTests(SynchronousTestCase):
 
         self.assertEqual(set(members(Meanwhile(kept))), set(kept))
         self.assertEqual(len(kept), 3)
+
+
+class Finalized:
+    """
+    Objects that do something when they are gone.
+    """
+
+    def __del__(self) -> None:
+        pass
+
+
+@skipUnless(sys.version_info < (3, 14), "its collector has other generations")
+class ObjectsTests(SynchronousTestCase):
+    """
+    The objects that the end of a process looks at.
+    """
+
+    def setUp(self) -> None:
+        # Collections amid a test, of which other threads may have some, would be seen.
+        self.addCleanup(gc.enable if gc.isenabled() else gc.disable)
+        gc.disable()
+        if gc.get_freeze_count():
+            gc.unfreeze()
+            self.addCleanup(gc.freeze)
+        gc.collect()
+        self.patch(process, "_threads", lambda: 0)
+        # Those of the tests are many.
+        self.patch(process, "hasFinalizer", lambda kind: kind is Finalized)
+        self.objects = Objects()
+
+    def loaded(self) -> list[object]:
+        """
+        @return: What was made between, and still is.
+        """
+        self.objects.keep()
+        between: list[object] = [[] for _ in range(9)]
+        self.objects.settle()
+        return between
+
+    def has(self, found: object) -> bool:
+        """
+        @return: Whether the end would look at it.
+        """
+        return any(each is found for each in self.objects.made())
+
+    def test_made(self) -> None:
+        """
+        Those that are made later are looked at, those of a module are not, and of earlier ones those that have
+        finalizers.
+        """
+        early, plain = Finalized(), [self]
+        self.assertTrue(self.has(plain))
+        between = self.loaded()
+        late = Finalized()
+        self.assertEqual(
+            [self.has(each) for each in (early, plain, between, late)],
+            [True, False, False, True],
+        )
+
+    def test_again(self) -> None:
+        """
+        So they are if more is imported later, and no longer than there is one.
+        """
+        early = Finalized()
+        self.loaded()
+        late = Finalized()
+        self.loaded()
+        self.assertEqual((self.has(early), self.has(late)), (True, True))
+        del early
+        self.assertEqual(sum(type(each) is Finalized for each in self.objects.made()), 1)
+
+    def test_collected(self) -> None:
+        """
+        After a collection that may have made new ones old, all are looked at; so they are if another thread
+        makes some while modules are imported, or if the program has frozen some.
+        """
+        between = self.loaded()
+        self.assertFalse(self.has(between))
+        gc.collect(1)
+        self.assertTrue(self.has(between))
+        self.patch(process, "_threads", lambda: 1)
+        between = self.loaded()
+        self.assertTrue(self.has(between))
+        self.patch(process, "_threads", lambda: 0)
+        self.loaded()
+        gc.freeze()
+        self.addCleanup(gc.unfreeze)
+        between = self.loaded()
+        self.assertTrue(self.has(between))
+
+    def test_limit(self) -> None:
+        """
+        L{limits.KEPT_OBJECTS} are remembered one by one.
+        """
+        many = [Finalized() for _ in range(limits.KEPT_OBJECTS + 1)]
+        between = self.loaded()
+        self.assertTrue(self.has(between))
+        del many
+        between = self.loaded()
+        self.assertFalse(self.has(between))
 
 
 class Order(SynchronousTestCase):
@@ -410,4 +513,4 @@ print("ends")
         )
 
 
-__all__ = ["Order", "ProcessTests"]
+__all__ = ["MemberTests", "ObjectsTests", "Order", "ProcessTests"]

@@ -34,7 +34,7 @@ from twisted_ib.blocking.descriptors import (
     offloaded,
     partOf,
 )
-from twisted_ib.drive.process import life
+from twisted_ib.drive.process import life, objects
 
 _read, _write, _readv, _writev = os.read, os.write, os.readv, os.writev
 _sendfile, _close, _splice = os.sendfile, os.close, getattr(os, "splice", None)
@@ -310,9 +310,8 @@ def flushAll() -> None:
     if not any(not each.listens and not each.loop.forked for each in Offloaded.parts.values()):
         return
     used = [each for each in _selves() if isinstance(each, io.RawIOBase)]
-    objects: list[object] = gc.get_objects()
     # By the type alone: a proxy would be asked what it is.
-    found = [each for each in objects if type(each) in _FLUSHED and isinstance(each, _FLUSHED)]
+    found = [each for each in objects.made() if type(each) in _FLUSHED and isinstance(each, _FLUSHED)]
     # A text's buffer comes after it.
     for file in sorted(found, key=lambda each: type(each) is not io.TextIOWrapper):
         # It may be closed or detached, and its peer gone.

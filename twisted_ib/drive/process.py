@@ -7,17 +7,23 @@ first: what is the parent's is let go before those above look at it. Within a la
 goes the same way. An error of one of them is written to standard error, and the others have their turn.
 
 Which processes it may have forked /proc shows: L{lineage}, L{isRelated}.
+
+What the end looks for among all objects of a program is nearly always new: L{Objects} has those that were made
+since the package was imported, and the few of before that matter.
 """
 
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import sys
+from _thread import _count as _threads
 from _thread import get_ident
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
+from weakref import ref
 
 from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, ResourceLimitError
@@ -157,6 +163,78 @@ class Life:
         callAll([each.calls[0] for each in reversed(self._ends)])
 
 
+def hasFinalizer(kind: type) -> bool:
+    """
+    @return: Whether objects of a class do something when they are gone: a program's C{__del__}, a file, a
+        generator.
+    """
+    if not hasattr(kind, "__del__"):
+        return False
+    base = next(each for each in kind.__mro__ if "__del__" in vars(each))
+    # The kernel closes the sockets that are left open.
+    return not f"{base.__module__}.".startswith(("twisted_ib.", "_socket."))
+
+
+class Objects:
+    """
+    The objects that the collector of garbage knows, without most of those that are old.
+
+    Ten thousands of them are the package's. They are of its oldest generation once it is imported (L{settle}),
+    to which those that are made later come after some collections only.
+    """
+
+    def __init__(self) -> None:
+        # What has finalizers, and was made before that.
+        self._old: list[ref[object]] = []
+        #: The numbers of collections until then; C{None} before.
+        self._settled: tuple[int, int] | None = None
+
+    def keep(self) -> None:
+        """
+        Much is about to be imported: remember what there is and has a finalizer.
+        """
+        made = self.made()
+        kinds = {kind for kind in set(map(type, made)) if hasFinalizer(kind)}
+        found = [each for each in made if type(each) in kinds]
+        self._settled = None
+        # Of what has no weak references, or is much, all is looked for; so it is if another thread makes some
+        # meanwhile.
+        with suppress(TypeError):
+            if len(found) <= limits.KEPT_OBJECTS and not _threads():
+                self._old = [ref(each) for each in found]
+                self._settled = _collections()
+
+    def settle(self) -> None:
+        """
+        That was imported: it counts as old, as after a full collection.
+        """
+        # Else the program, or a reactor, keeps something frozen.
+        isFree = not gc.get_freeze_count()
+        if isFree:
+            gc.freeze()
+            gc.unfreeze()
+        isKnown = isFree and self._settled is not None and not _threads()
+        self._settled = _collections() if isKnown else None
+
+    def made(self) -> list[object]:
+        """
+        @return: All that a program may have that is no module's; with some or all that is.
+        """
+        # Python 3.14 has other generations.
+        if self._settled != _collections() or sys.version_info >= (3, 14):
+            return gc.get_objects()
+        # A list that is made before is found, and would have itself.
+        made = gc.get_objects(0)
+        made += gc.get_objects(1)
+        made += [each for each in [each() for each in self._old] if each is not None]
+        return made
+
+
+def _collections() -> tuple[int, int]:
+    _, middle, oldest = gc.get_stats()
+    return middle["collections"], oldest["collections"]
+
+
 def callAll(calls: Iterable[Call | None]) -> None:
     """
     Call all of them: what one raises is written to standard error.
@@ -211,6 +289,7 @@ class Forked:
 
 #: Of this process.
 life = Life()
+objects = Objects()
 atexit.register(life.end)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(

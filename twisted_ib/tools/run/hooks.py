@@ -10,8 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -274,6 +273,9 @@ class quickly:
     def __enter__(self) -> None:
         self._isEnabled = gc.isenabled()
         gc.disable()
+        from twisted_ib.drive.process import objects
+
+        objects.keep()
         self._finders = sys.meta_path[:]
         if not all(each in self._finders for each in _first):
             sys.meta_path[:] = _first
@@ -281,42 +283,32 @@ class quickly:
     def __exit__(self, *_: object) -> None:
         if sys.meta_path == _first:
             sys.meta_path[:] = self._finders
-        # Else the program, or a reactor, keeps something frozen.
-        if not gc.get_freeze_count():
-            gc.freeze()
-            gc.unfreeze()
+        # They have imported it.
+        from twisted_ib.drive.process import life, objects
+
+        objects.settle()
         if self._isEnabled:
             gc.enable()
-        # They have imported it.
-        from twisted_ib.drive.process import life
-
         life.atEnd(__name__, endQuickly)
 
 
-def needsCollections(objects: Iterable[object]) -> bool:
+def needsCollections(objects: Sequence[object]) -> bool:
     """
     @param objects: those that the collector of garbage knows.
     @return: whether a process that ends would lose something if cycles of them were not collected: a
         finalizer (C{__del__}) that the program has, a file, or a generator that was not exhausted.
     """
+    from twisted_ib.drive.process import hasFinalizer
+
+    kinds = {kind for kind in set(map(type, objects)) if hasFinalizer(kind)}
     # The interpreter flushes its own files.
-    own: Counter[type] = Counter()
+    own: set[int] = set()
     for each in (sys.__stdin__, sys.__stdout__, sys.__stderr__):
         file: object = each
         while file is not None:
-            own[type(file)] += 1
+            own.add(id(file))
             file = getattr(file, "buffer", None) or getattr(file, "raw", None)
-    return any(
-        count > own[kind] and _hasFinalizer(kind) for kind, count in Counter(map(type, objects)).items()
-    )
-
-
-def _hasFinalizer(kind: type) -> bool:
-    for base in kind.__mro__:
-        if "__del__" in vars(base):
-            # The kernel closes the sockets that are left open.
-            return not (isOurs(base) or base.__module__ == "_socket")
-    return False
+    return any(type(each) in kinds and id(each) not in own for each in objects) if kinds else False
 
 
 def endQuickly() -> None:
@@ -327,8 +319,10 @@ def endQuickly() -> None:
     SDP that is a quarter of the CPU time of a short program; it is for finalizers only, of which most have
     none.  A program that watches the collector has it all.
     """
+    from twisted_ib.drive.process import objects
+
     if _DEVICES in sys.modules and not (gc.callbacks or gc.get_debug()):
-        if not needsCollections(gc.get_objects()):
+        if not needsCollections(objects.made()):
             gc.freeze()
 
 
