@@ -169,7 +169,7 @@ FINALIZED = (
     f"{_CYCLE}def wait():\n try: yield\n finally: print('end', flush=True)\n"
     "own.wait = wait(); next(own.wait)",
 )
-#: Objects that the end of a short program looks at, at most: those of the package, 60,000, are not among them.
+#: Objects that the end of a short program looks at, at most, of which the package has 60,000.
 LOOKED_AT = 8000
 _LOOKED_AT = """
 from twisted_ib.drive.process import objects

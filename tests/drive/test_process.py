@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from functools import partial
 from threading import Thread
 from unittest import skipUnless
-from types import SimpleNamespace
 from weakref import WeakSet
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -129,8 +128,8 @@ class ObjectsTests(SynchronousTestCase):
 
     def test_made(self) -> None:
         """
-        Those that are made later are looked at, those of a module are not, and of earlier ones those that have
-        finalizers.
+        Those that are made later are looked at, those of a module are not, and of earlier ones those that
+        have finalizers.
         """
         early, plain = Finalized(), [self]
         self.assertTrue(self.has(plain))
@@ -434,7 +433,6 @@ print(len(hub.devices))
         complaints = self.ran(
             f"""{PATH}
 import os
-from types import SimpleNamespace
 from twisted_ib.hca.device.device import Device
 {CHILD}
 device = Device("lo0")

@@ -8,8 +8,8 @@ goes the same way. An error of one of them is written to standard error, and the
 
 Which processes it may have forked /proc shows: L{lineage}, L{isRelated}.
 
-What the end looks for among all objects of a program is nearly always new: L{Objects} has those that were made
-since the package was imported, and the few of before that matter.
+The end looks for some of a program's objects, which are nearly always new: L{Objects} has those that were
+made since the package was imported, and the few of before that matter.
 """
 
 from __future__ import annotations
@@ -179,8 +179,8 @@ class Objects:
     """
     The objects that the collector of garbage knows, without most of those that are old.
 
-    Ten thousands of them are the package's. They are of its oldest generation once it is imported (L{settle}),
-    to which those that are made later come after some collections only.
+    Ten thousands of them are the package's. They are of its oldest generation once it is imported
+    (L{settle}), to which those that are made later come after some collections only.
     """
 
     def __init__(self) -> None:
