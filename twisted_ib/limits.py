@@ -8,10 +8,8 @@ from __future__ import annotations
 
 #: Memory regions of one device (Linux rxe: 2^20).
 MEMORY_REGIONS = 1 << 20
-
 #: Protection domains of one device.
 PROTECTION_DOMAINS = 1 << 20
-
 #: The largest memory region.
 REGION_BYTES = 1 << 40
 

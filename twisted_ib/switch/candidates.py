@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import attrs
-
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.base.traits import Peers
@@ -20,6 +18,7 @@ from twisted_ib.hca.device.tcpcounterparts import Counterpart, TCPCounterparts
 from twisted_ib.hca.host.addresses import isLocalAddress
 from twisted_ib.internet.addressing.addresses import reachable, scopeOf, withPort
 from twisted_ib.layouts import Shown
+from twisted_ib.records import frozen
 from twisted_ib.switch import sockdiag
 from twisted_ib.switch.gainless import Gainless
 from twisted_ib.switch.reason import Fallback, noListener, remote
@@ -32,7 +31,7 @@ _SDP = 0x10000
 _NO_PORT = Fallback("no_port", "there is no port 0")
 
 
-@attrs.frozen(repr=False)
+@frozen(repr=False)
 class Candidate(Shown):
     """
     A way to connect over SDP.

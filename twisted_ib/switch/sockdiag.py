@@ -16,10 +16,9 @@ import sys
 from _socket import inet_ntop
 from typing import TYPE_CHECKING
 
-import attrs
-
 from twisted_ib.hca.host.addresses import NETLINK_ERROR, attributesOf, dumped
 from twisted_ib.layouts import Shown
+from twisted_ib.records import frozen
 
 if TYPE_CHECKING:
     from twisted_ib.structs import Packed
@@ -57,7 +56,7 @@ class Unreadable(Exception):
     """
 
 
-@attrs.frozen(repr=False)
+@frozen(repr=False)
 class TCPListener(Shown):
     """
     A listening TCP socket.

@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-from attrs import define
-
 from twisted_ib import limits
 from twisted_ib.layouts import Shown
+from twisted_ib.records import define
 
 #: The longest text of a row, in characters, except a rule's place.
 SOCKET_TEXT = 256

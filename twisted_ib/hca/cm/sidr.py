@@ -17,7 +17,6 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, Protocol
 
-from attrs import define
 from zope.interface import implementer
 
 from twisted_ib import limits
@@ -31,6 +30,7 @@ from twisted_ib.hca.connection import LookupReply, SIDRStatus
 from twisted_ib.hca.connection.interfaces import ILookup
 from twisted_ib.hca.wire.cm.codes import timeoutSeconds
 from twisted_ib.hca.wire.cm.messages import SIDR_REP, SIDR_REQ
+from twisted_ib.records import define
 
 #: The bits in which the next id differs from one in use; the upper ones may say whose it is.
 COUNTED_ID_BITS = (1 << ID_SHIFT) - 1

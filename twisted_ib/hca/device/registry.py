@@ -22,8 +22,6 @@ from ipaddress import ip_interface
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from attrs import frozen
-
 from twisted_ib import PLUGINS, settings
 from twisted_ib.configuration.file import readFirst
 from twisted_ib.drive.process import members
@@ -32,6 +30,7 @@ from twisted_ib.hca.base.traits import ADAPTER, LOCAL, ROUTED, SHARED, STREAM, T
 from twisted_ib.hca.fabric.base.neighbours import Neighbours
 from twisted_ib.hca.host.addresses import isWildcard, normalise, sourceFor
 from twisted_ib.layouts import Shown
+from twisted_ib.records import frozen
 
 if TYPE_CHECKING:
     from twisted_ib.configuration.syntax import Contents, DeviceStatement

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import os
 
-import attrs
-
 from twisted_ib.hca.fabric.base.neighbours import ofThisThread
 from twisted_ib.hca.host.addresses import normalise, servedBy
 from twisted_ib.hca.host.search import Search, shared
 from twisted_ib.layouts import Shown
+from twisted_ib.records import frozen
 from twisted_ib.settings import ALLOW_UIDS, RUN_DIR
 
 
-@attrs.frozen(repr=False)
+@frozen(repr=False)
 class Counterpart(Shown):
     """
     The service that accompanies a TCP listener.

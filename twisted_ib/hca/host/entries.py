@@ -30,13 +30,14 @@ import re
 import socket
 from collections.abc import Callable, Collection, Iterable
 
-import attrs
+from attrs import field
 
 from twisted_ib.errors import PathLostError
 from twisted_ib.hca.host.libc import KernelSocket
 from twisted_ib.hca.host.liveness import Liveness
 from twisted_ib.hca.host.rundirectory import SERVICE_START, RunDirectory
 from twisted_ib.layouts import Shown
+from twisted_ib.records import frozen
 
 #: Entries of dead processes that one HCA removes when it opens, and those of other users that it looks at.
 RECLAIMED_ENTRIES = 256
@@ -57,7 +58,7 @@ _ATTACHED = ("new", "sockets")
 _GROUP = r"mcg-([0-9a-f]{32})-([0-9a-f]{16})\Z"
 
 
-@attrs.frozen(repr=False)
+@frozen(repr=False)
 class Entry(Shown):
     """
     An HCA found in a run directory.
@@ -70,7 +71,7 @@ class Entry(Shown):
 
     guid: int
     name: str
-    directory: RunDirectory = attrs.field(eq=False, repr=False)
+    directory: RunDirectory = field(eq=False, repr=False)
     address: str = ""
     inode: int = 0
     uid: int = -1

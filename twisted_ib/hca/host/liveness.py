@@ -13,12 +13,11 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import attrs
-
 from twisted_ib.drive.sleeper import awaitReady
 from twisted_ib.errors import PathLostError, PeerIdentityError
 from twisted_ib.hca.host import libc
 from twisted_ib.layouts import Shown
+from twisted_ib.records import frozen
 from twisted_ib.settings import ALLOW_UIDS
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ SO_PEERPIDFD = 77
 _CREDENTIALS: Packed[tuple[int, int, int]] = struct.Struct("=iII")
 
 
-@attrs.frozen(repr=False)
+@frozen(repr=False)
 class PeerCredentials(Shown):
     """
     The kernel's word on the process at the other end of a socket.

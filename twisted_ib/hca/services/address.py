@@ -16,8 +16,6 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
-
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, QueuePairError
 from twisted_ib.hca.base.port import LARGEST_UNICAST_LID
@@ -26,6 +24,7 @@ from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.memory.regions import ProtectionDomain
 from twisted_ib.hca.wire.grh import isMulticast
 from twisted_ib.layouts import Shown
+from twisted_ib.records import frozen
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IDevice, IPeerPath

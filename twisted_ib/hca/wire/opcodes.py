@@ -12,8 +12,6 @@ from enum import Enum
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from attrs import frozen
-
 from twisted_ib.hca.wire.headers import (
     AETH,
     ATOMIC,
@@ -26,6 +24,7 @@ from twisted_ib.hca.wire.headers import (
     RETH,
 )
 from twisted_ib.layouts import Shown
+from twisted_ib.records import frozen
 
 if TYPE_CHECKING:
     from twisted_ib.structs import Packed

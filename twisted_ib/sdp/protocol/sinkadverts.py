@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from attrs import define, field
+from attrs import field
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPError
+from twisted_ib.records import define
 from twisted_ib.sdp.protocol.modes import Mode, changed, checkRange
 from twisted_ib.sdp.protocol.wire import Transition
 

@@ -13,14 +13,13 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from attrs import frozen
-
 from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, PathLostError, ServiceInUseError
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch, Fabric
 from twisted_ib.hca.host.addresses import checkLocal, conflict, freePort, normalise, servedBy
 from twisted_ib.hca.wire.grh import guidGID, loopbackGID
 from twisted_ib.layouts import Shown
+from twisted_ib.records import frozen
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import PathUser

@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from attrs import frozen
-
 from twisted_ib.layouts import Shown
+from twisted_ib.records import frozen
 
 if TYPE_CHECKING:
     from twisted_ib.structs import Packed
