@@ -113,12 +113,14 @@ _BLOCKING = (
     "twisted_ib.hca.wire.extended",
     "twisted_ib.hca.wire.mad",
 )
+#: Nor one that imports Twisted for the sockets, and nothing of that itself.
+_OF_TWISTED = ("ast", "attr.validators", "dis", "inspect", "typing_extensions", "urllib.parse")
 #: Nor one that does nothing, nor one with blocking sockets.
 _UNUSED_BY = {
     "pass": (*_BLOCKING, "shutil"),
     _TCP: (*_BLOCKING, "attr", "shutil", "twisted_ib.hca.device"),
-    _LISTENS: _BLOCKING,
-    _SOCKETS: _BLOCKING,
+    _LISTENS: (*_BLOCKING, *_OF_TWISTED),
+    _SOCKETS: (*_BLOCKING, *_OF_TWISTED),
 }
 #: What the first start of C{ib-run} imports, which finds the C libraries and starts it again: the number may
 #: only fall.
@@ -134,6 +136,34 @@ from twisted_ib.tools.run.__main__ import main
 main()
 """
 
+#: Uses afterwards all that Twisted and attrs were imported without.
+_USES = """
+import attrs, attr, inspect, typing_extensions, urllib.parse, dis
+from typing import get_type_hints
+from twisted.internet.address import IPv4Address, UNIXAddress
+from twisted.python import compat, deprecate, failure
+@attrs.define
+class Own:
+    number: int = attrs.field(converter=int, validator=attrs.validators.in_([1, 2]))
+    text: str = attrs.field(default="", validator=attr.validators.instance_of(str))
+def refused(call):
+    try:
+        call()
+    except (TypeError, ValueError) as error:
+        return type(error).__name__, str(error)
+def whole(number: str) -> int:
+    return int(number)
+@attrs.define
+class Annotated:
+    number: int = attrs.field(converter=whole)
+print(Own("1"), refused(lambda: Own(3)), refused(lambda: Own(1, 2)))
+print(refused(lambda: IPv4Address("SCTP", "192.0.2.1", 1)), IPv4Address("TCP", "192.0.2.1", 1))
+print(Annotated.__init__.__annotations__, UNIXAddress("name").name)
+print(inspect.signature(whole), compat.urlquote("a b"), compat.inspect.isclass(Own))
+print(typing_extensions.TypeVar("T", default=int).__default__, compat.urllib_parse.urlparse("a://b").netloc)
+print(deprecate.getDeprecationWarningString(whole, deprecate.Version("Own", 1, 2, 3)))
+print(list(dis.findlinestarts(whole.__code__))[-1][1] == 18, compat.currentframe() is not None)
+"""
 #: What peers send to streams that are connected: every message, well made or not.
 _PEERS = f"""{PATH}
 import sys
@@ -380,6 +410,14 @@ class StartupTests(SynchronousTestCase):
             self.assertNotEqual(found[0], ("", ""))
             self.assertEqual(found[0], found[1])
 
+    def test_later(self) -> None:
+        """
+        Modules that Twisted and attrs were imported without are whole when the program uses them.
+        """
+        plain = self.said(f"{_SOCKETS}{_USES}", ())
+        self.assertIn("SCTP", plain)
+        self.assertEqual(self.said(f"{_SOCKETS}{_USES}"), plain)
+
     def test_firstStart(self) -> None:
         """
         The first of the two starts of C{ib-run} imports no parser of command lines, nor what programs get.
@@ -393,7 +431,9 @@ class StartupTests(SynchronousTestCase):
             )
         names = json.loads(said.stdout)
         self.assertLessEqual(len([name for name in names if name.startswith("twisted_ib")]), FIRST)
-        self.assertEqual([name for name in names if name in ("argparse", "threading", "_hashlib")], [])
+        self.assertEqual(
+            [name for name in names if name in ("argparse", "threading", "typing", "_hashlib")], []
+        )
 
     def test_byteCode(self) -> None:
         """

@@ -20,10 +20,10 @@ import os
 import sys
 from _thread import _count as _threads
 from _thread import get_ident
+from _weakref import ref
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
-from weakref import ref
 
 from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, ResourceLimitError

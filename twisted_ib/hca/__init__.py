@@ -50,8 +50,8 @@ Besides:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+# Not typing's, as in twisted_ib.settings: the first start of C{ib-run} imports this.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from twisted_ib.hca.device.device import Device
     from twisted_ib.hca.device.registry import addDevice, removeDevice

@@ -168,6 +168,8 @@ class AsPythonTests(RunTestCase):
             ["-m", "failing"],
             ["-c", "def f(:"],
             ["-c", "1 / 0"],
+            # Of this package's own modules it inherits nothing.
+            ["-c", "def f(one: int): pass\nprint(f.__annotations__)"],
             ["left.py"],
         )
         # Python itself names a file by its whole path, too, if it was given so.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import typing
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -17,8 +18,8 @@ from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from threading import RLock, get_ident
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from types import FunctionType, GeneratorType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 if TYPE_CHECKING:
     from importlib.abc import Loader
@@ -67,7 +68,7 @@ class _Loader:
         self._hooks.imported(name, module)
 
 
-class Replaced(NamedTuple):
+class Replaced:
     """
     A name that stands for something else in programs.
 
@@ -76,10 +77,10 @@ class Replaced(NamedTuple):
     @ivar ours: what it stands for.
     """
 
-    module: ModuleType
-    name: str
-    kernels: object
-    ours: object
+    __slots__ = ("kernels", "module", "name", "ours")
+
+    def __init__(self, module: ModuleType, name: str, kernels: object, ours: object) -> None:
+        self.module, self.name, self.kernels, self.ours = module, name, kernels, ours
 
     def now(self) -> object:
         """
@@ -374,6 +375,18 @@ class _LaterAsyncio(Later):
         return is_
 
 
+class _LaterInspect(Later):
+    """
+    Stands for C{inspect} in Twisted and attrs.
+    """
+
+    def signature(self, *arguments: Any, **named: Any) -> Any:
+        # attrs asks for annotations of converters, which those of Twisted need not have.
+        if sys.modules.get(self.__name__) is self and get_ident() == self._thread:
+            raise ValueError("there is no signature")
+        return self._call("signature", *arguments, **named)
+
+
 def _take(modules: dict[str, ModuleType]) -> None:
     for name, module in modules.items():
         if sys.modules.get(name) is module:
@@ -389,12 +402,51 @@ _UNUSED: tuple[tuple[str, ...], ...] = (
     ("ntpath",),
     ("pickle",),
     ("textwrap",),
+    ("urllib.parse", "quote", "quote_from_bytes", "unquote"),
+    ("attrs.validators",),
+    ("dis", "findlinestarts"),
     *((f"twisted.internet.{each}",) for each in ("process", "udp", "unix")),
 )
 #: The levels of C{logging} by their numbers: Twisted has a table of them.
 _LEVELS = {10: "DEBUG", 20: "INFO", 30: "WARNING", 40: "ERROR", 50: "CRITICAL"}
 #: The same of TLS.
 _TLS = (("twisted.protocols.tls", "TLSMemoryBIOFactory"), ("twisted.internet.ssl",))
+
+
+#: Functions of C{inspect} that Twisted calls while it is imported, or later.
+_INSPECT: dict[str, Callable[..., object]] = {
+    "currentframe": sys._getframe,
+    "getmro": lambda kind: kind.__mro__,
+    "isclass": lambda value: isinstance(value, type),
+    "isfunction": lambda value: isinstance(value, FunctionType),
+    "isgenerator": lambda value: isinstance(value, GeneratorType),
+    "ismethod": lambda value: isinstance(value, MethodType),
+}
+#: What Twisted has of C{typing_extensions}, which is in C{typing} from Python 3.11 on.
+_TYPES = ("Concatenate", "ParamSpec", "Self", "TypeAlias", "TypedDict")
+
+
+def _variable(name: str, *constraints: Any, default: object = None, **options: Any) -> object:
+    # See typing_extensions.TypeVar: its default is for whoever checks types.
+    return typing.TypeVar(name, *constraints, **options)
+
+
+class _Among:
+    """
+    See C{attrs.validators.in_}, which says what is wrong.
+    """
+
+    def __init__(self, options: Collection[object]) -> None:
+        self._options = options
+
+    def __call__(self, instance: object, attribute: Any, value: object) -> None:
+        if value not in self._options:
+            from attrs import validators
+
+            validators.in_(self._options)(instance, attribute, value)
+
+    def __repr__(self) -> str:
+        return f"<in_ validator with options {self._options!r}>"
 
 
 def _implementation() -> str:
@@ -405,8 +457,8 @@ def _implementation() -> str:
 def importTwisted() -> None:
     """
     Import Twisted's sockets and base of reactors without TLS, which takes as long; without asyncio, of which
-    L{twisted.internet.defer} asks what a coroutine is; and without what Twisted imports for few of its
-    functions: cookies, which bring C{urllib.request} and C{email}, pickle, processes, other sockets of a
+    L{twisted.internet.defer} asks what a coroutine is; and without what Twisted and attrs import for few of
+    its functions: cookies, which bring C{urllib.request} and C{email}, pickle, processes, other sockets of a
     reactor.  A program that has neither a reactor nor Twisted uses none of it.
     """
     stubs: list[ModuleType] = [Later(*each) for each in _UNUSED]
@@ -414,6 +466,12 @@ def importTwisted() -> None:
     asked = {"python_implementation": _implementation, "system": lambda: os.uname().sysname}
     stubs.append(Later("platform", **asked))
     stubs.append(Later("logging", getLevelName=_LEVELS.get, **{name: n for n, name in _LEVELS.items()}))
+    # These bring parsers of Python, and make many classes.
+    stubs.append(_LaterInspect("inspect", **_INSPECT))
+    stubs.append(Later("attr.validators", in_=_Among))
+    if all(hasattr(typing, each) for each in _TYPES):
+        types = {each: getattr(typing, each) for each in _TYPES}
+        stubs.append(Later("typing_extensions", TypeVar=_variable, **types))
     if "twisted.internet.defer" not in sys.modules:
         stubs.append(_LaterAsyncio("asyncio"))
     needs = ("twisted.internet._newtls", "twisted.internet.posixbase", *(name for name, *_ in _TLS))

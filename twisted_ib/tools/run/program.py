@@ -75,7 +75,7 @@ class Code:
         # Python's own; the types of a loader are those of its objects.
         main: Any = _newMain()
         main.__loader__ = BuiltinImporter
-        exec(compile(self._text, "<string>", "exec"), vars(main))
+        exec(compile(self._text, "<string>", "exec", dont_inherit=True), vars(main))
 
 
 class Module:
