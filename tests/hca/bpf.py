@@ -4,6 +4,8 @@ An interpreter of classic BPF, as far as programs need it that read a datagram a
 
 from __future__ import annotations
 
+from struct import iter_unpack
+
 from twisted_ib.hca.fabric.roce.slots import Instruction
 
 #: Octets of the loads by code (Linux linux/bpf_common.h: BPF_LD, BPF_ABS and a size).
@@ -38,3 +40,13 @@ def run(program: list[Instruction], data: bytes) -> int:
             return accumulator
         else:
             raise ValueError(f"no instruction {code:#x}")
+
+
+def accepts(program: bytes, octets: bytes) -> bool:
+    """
+    @param program: of a socket's filter, an array of C{struct sock_filter}.
+    @param octets: a datagram of UDP behind its header, of which no program reads anything.
+
+    @return: whether the socket takes any of it.
+    """
+    return bool(run(list(iter_unpack("=HBBI", program)), bytes(8) + octets))

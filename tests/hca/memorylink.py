@@ -139,6 +139,9 @@ class MemoryLink:
         """
         return sum(512 + len(datagram[4]) for datagram in self.queue)
 
+    def sift(self, program: bytes) -> None:
+        pass
+
     def pending(self) -> bool:
         return bool(self.queue)
 

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
+from tests.hca.bpf import accepts
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.roce.packet import PacketFabric
 
@@ -73,7 +74,8 @@ class Link:
         self.network, self.address, self.pathMTU = network, address, pathMTU
         self.groups: set[str] = set()
         self.queue: deque[tuple[str, int, str, bytes, int]] = deque()
-        self.lost = 0
+        self.lost = self.filtered = 0
+        self.filter = b""
         network.links[address] = self
 
     def pathMTUTo(self, destination: str) -> int:
@@ -111,6 +113,9 @@ class Link:
         """
         A datagram came.
         """
+        if self.filter and not accepts(self.filter, arrived[3]):
+            self.filtered += 1
+            return
         if len(self.queue) >= QUEUE:
             self.lost += 1
             return
@@ -146,6 +151,12 @@ class Link:
         As Linux counts them: each datagram takes some memory besides.
         """
         return sum(512 + len(datagram[3]) for datagram in self.queue)
+
+    def sift(self, program: bytes) -> None:
+        """
+        As the kernel does.
+        """
+        self.filter = program
 
     def pending(self) -> bool:
         """

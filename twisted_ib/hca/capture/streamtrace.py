@@ -100,6 +100,9 @@ class TracedLink:
         found: int = self._link.receive(budget)
         return found
 
+    def sift(self, program: bytes) -> None:
+        self._link.sift(program)
+
     def waiting(self) -> int:
         found: int = self._link.waiting()
         return found

@@ -74,7 +74,7 @@ class _Stream:
         self.queuePair, self.number = self, number
 
 
-class _Deaf:
+class Deaf:
     """
     Listens, and never answers.
     """
@@ -120,7 +120,7 @@ class FloodTestCase(SynchronousTestCase):
         device = address = ADDRESSES[1]
         reactor = streams.host.reactor
         listenRDMA(reactor, MESSAGES_PORT, Factory(), interface=address, device=device)
-        self.device.listen(PortSpace.TCP, address, DEAF_PORT, _Deaf())
+        self.device.listen(PortSpace.TCP, address, DEAF_PORT, Deaf())
         # State that every process keeps exists before anything is measured.
         self.connect()
         self.seen = list(self._captured())

@@ -43,7 +43,7 @@ class FloodTests(FloodTestCase):
         self.assertEqual(self.device.cm.accepted, {})
         self.assertTrue(
             all(
-                connection.listener.__class__.__name__ == "_Deaf"
+                connection.listener.__class__.__name__ == "Deaf"
                 for connection in self.device.cm._halfOpenLimit.strangers.values()
             )
         )
@@ -96,6 +96,8 @@ class FloodTests(FloodTestCase):
         waiting += 1
         self.arrive(receive.SIFTED_BURST - 200, self.forged)
         self.assertEqual(counters["requests_sifted"], 0)
+        # The kernel drops none.
+        self.patch(self.link, "sift", lambda program: None)
         self.arrive(1000, self.forged)
         sifted = counters["requests_sifted"]
         self.assertGreater(sifted, 700)
@@ -107,6 +109,50 @@ class FloodTests(FloodTestCase):
         self.assertGreaterEqual(counters["requests_sifted"], sifted + 50)
         self.assertEqual(self.device.cm.counters["noListener"], refused)
         self.assertLess(len(self.device.reserved), receive.SIFTED_HALF_OPEN)
+
+    def test_siftedByKernel(self) -> None:
+        """
+        Of those the kernel drops all but the first, as long as they come and a little longer, so that nearly
+        none has to be read; who asks where somebody listens comes through.
+        """
+        waiting, counters, world = receive.SIFTED_WAITING, self.device.counters, self.streams.world
+        self.patch(self.link, "waiting", lambda: waiting)
+        for name in ("PORT", "MESSAGES_PORT", "DEAF_PORT"):
+            self.patch(flood, name, PORT + 100)
+        self.honest = 0
+        self.arrive(receive.SIFTED_BURST - 100, self.forged)
+        self.assertEqual((self.link.filter, self.link.filtered), (b"", 0))
+        self.arrive(100, self.forged)
+        for _ in range(2):
+            begun, sifted = world.now, counters["requests_sifted"]
+            refused, filtered = self.device.cm.counters["noListener"], self.link.filtered
+            self.arrive(5000, self.forged)
+            self.assertLess(counters["requests_sifted"], sifted + 30)
+            self.assertGreater(self.link.filtered, filtered + 4900)
+            self.assertLess(self.device.cm.counters["noListener"], refused + 30)
+            self.assertLess(world.now - begun, receive.SIFT_SECONDS)
+            # None comes any more: then one is refused again.  The next time it needs no burst.
+            waiting = 0
+            world.run(lambda: not self.link.filter, receive.SIFT_MOST_SECONDS)
+            self.assertEqual(self.device.fabric.sifting.until, 0.0)
+            refused = self.device.cm.counters["noListener"]
+            self.arrive(1, self.forged)
+            self.assertEqual(self.device.cm.counters["noListener"], refused + 1)
+            waiting = receive.SIFTED_WAITING
+        self.assertGreaterEqual(self.honest, 6)
+        # Who begins to listen meanwhile is asked at once.
+        self.arrive(10, self.forged)
+        self.assertTrue(self.link.filter)
+        self.device.listen(PortSpace.TCP, ADDRESSES[1], PORT + 100, flood.Deaf())
+        self.assertEqual(self.link.filter, b"")
+        # What has ended leaves nothing.
+        self.arrive(10, self.forged)
+        self.patch(flood, "PORT", PORT + 101)
+        world.run(lambda: False, receive.AGAIN_SECONDS)
+        self.arrive(20, self.forged)
+        self.assertTrue(self.link.filter)
+        self.device.close()
+        self.assertEqual(self.link.filter, b"")
 
     def test_sieve(self) -> None:
         """

@@ -114,7 +114,7 @@ class SlotTests(SynchronousTestCase):
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             one.bind((address, made[0].getsockname()[1] if made else 0))
             made.append(one)
-        text = packed()
+        text = packed(program())
         octets = ctypes.create_string_buffer(text)
         head = (
             len(program()).to_bytes(2, "little") + bytes(6) + ctypes.addressof(octets).to_bytes(8, "little")

@@ -95,6 +95,13 @@ class ILink(Interface):
         @raise OSError: it does not tell.
         """
 
+    def sift(program: bytes) -> None:
+        """
+        Let the system drop requests to connect, where it can.
+
+        @param program: of classic BPF, which sees a UDP datagram from its header; empty: it drops none.
+        """
+
     def fileno() -> int:
         """
         @return: a descriptor that is readable while something has arrived; -1 if there is none: then

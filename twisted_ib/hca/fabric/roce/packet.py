@@ -35,9 +35,9 @@ from twisted_ib.hca.fabric.roce.orphans import Orphan
 from twisted_ib.hca.fabric.roce.peerpath import PeerPath
 from twisted_ib.hca.fabric.roce.portgroup import PortGroup
 from twisted_ib.hca.fabric.roce.qppath import PACKET_PATIENCE_SECONDS, QueuePairPath
-from twisted_ib.hca.fabric.roce.receive import PacketReceiver
+from twisted_ib.hca.fabric.roce.receive import PacketReceiver, Sifting
 from twisted_ib.hca.fabric.roce.sessions import ConnectedPaths
-from twisted_ib.hca.fabric.roce.slots import serviceOf
+from twisted_ib.hca.fabric.roce.slots import filterOf, packed, serviceOf
 from twisted_ib.hca.fabric.roce.transmit import ACKNOWLEDGE, PacketTransmitter
 from twisted_ib.hca.host.addresses import freePort
 from twisted_ib.hca.host.libc import keepFreed
@@ -80,6 +80,7 @@ class PacketFabric(AddressDirectory):
     @ivar randomBits: called with a number, returns that many random bits.
     @ivar acceptLabel: flow label of what accepts, see C{connparams.PACKET_ACCEPT_PORTS}.
     @ivar sessions: paths of connected queue pairs.
+    @ivar sifting: when the kernel drops requests that nobody listens for.
     @ivar transmitter: sends packets.
     @ivar arrived: receives datagrams: see L{ILink<twisted_ib.hca.fabric.base.link.ILink>}.
     @ivar writable: paths whose send window has space again.
@@ -130,6 +131,7 @@ class PacketFabric(AddressDirectory):
         self._owedAt = 0.0
         self.sessions = ConnectedPaths(clock)
         self.transmitter = PacketTransmitter(self)
+        self.sifting = Sifting()
         self._receiver = PacketReceiver(self, self.sessions.byNumber)
         self.arrived = self._receiver.take
         #: DREQs that are sent at the end of the batch.
@@ -193,6 +195,7 @@ class PacketFabric(AddressDirectory):
             except HCAError:
                 super().withdraw(serviceID, address)
                 raise
+        self._pass()
 
     def publishAny(self, prefix: int, address: str) -> int:
         # Free in all processes of this address.
@@ -203,12 +206,37 @@ class PacketFabric(AddressDirectory):
             port = freePort({service - prefix for service in services})
             super().publish(prefix + port, address)
             self.group.services.add(prefix + port)
+        self._pass()
         return port
 
     def withdraw(self, serviceID: int, address: str) -> None:
         super().withdraw(serviceID, address)
         if self.group is not None and all(service != serviceID for service, _ in self._services):
             self.group.services.remove(serviceID)
+
+    def sift(self) -> None:
+        """
+        Let the kernel drop requests that nobody listens for, as long as L{sifting} says.
+        """
+        services, table = {service for service, _ in self._services}, None
+        before = 0
+        if self.group is not None:
+            table = self.group.services
+            before = table.number
+            services |= table.others()
+        program = filterOf(services)
+        if program is None:
+            return
+        self.link.sift(packed(program))
+        # Who begins to listen writes that first, then ends this: it is seen here, or ended there.
+        if table is not None and table.number != before:
+            self.link.sift(b"")
+        self.want()
+
+    def _pass(self) -> None:
+        # The service is not in the program, which may be one of another process.
+        if self.group is not None or self.sifting.until:
+            self.link.sift(b"")
 
     def isListened(self, serviceID: int) -> bool:
         """
@@ -482,12 +510,18 @@ class PacketFabric(AddressDirectory):
 
     def deadline(self) -> float | None:
         found = self.sessions.deadline()
+        until = self.sifting.until
+        if until and (found is None or until < found):
+            found = until
         if self.transmitter.stalled and (found is None or self.transmitter.again < found):
             return self.transmitter.again
         return found
 
     def tick(self, now: float) -> None:
         self.sessions.tick(now)
+        if 0 < self.sifting.until <= now:
+            self.sifting.until = 0.0
+            self.link.sift(b"")
         if self.transmitter.stalled and now >= self.transmitter.again:
             self.transmitter.unstall()
             if self._pendingDREQs or self._ringing():
@@ -521,6 +555,8 @@ class PacketFabric(AddressDirectory):
         # The DREQs and last NAKs of the connections that were just failed.
         self.ringBells()
         self._closed = True
+        if self.sifting.until:
+            self.link.sift(b"")
         for session in list(self.sessions.byNumber.values()):
             self.sessions.drop(session)
         self.bells, self.writable = [], []

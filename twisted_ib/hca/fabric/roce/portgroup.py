@@ -54,6 +54,7 @@ from twisted_ib.hca.fabric.roce.slots import (
     Handed,
     ServiceTable,
     packed,
+    program,
     servicesOf,
 )
 from twisted_ib.hca.host import libc
@@ -85,7 +86,7 @@ ORPHANED_DATAGRAMS = 64
 DRAINED_DATAGRAMS = 65536
 
 #: Linux asm-generic/socket.h.
-_SO_ATTACH_REUSEPORT_CBPF: Final = 51
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER, _SO_ATTACH_REUSEPORT_CBPF = 26, 27, 51
 #: C{struct sock_fprog} (linux/filter.h).
 _PROGRAM: Final = struct.Struct("@HP")
 #: C{struct flock}.
@@ -271,6 +272,8 @@ class PortGroup:
                     with suppress(OSError):
                         os.read(fd, 4096)
                     looks = [now + each for each in DEATH_LOOKS]
+                    # It would have been ended by the one that has died.
+                    filterDatagrams(self.sockets[0], b"")
                 elif fd != listener.fileno():
                     self._receiveOrphaned(fd, now)
                 elif not self._give(listener):
@@ -450,7 +453,7 @@ def _begin(directories: list[RunDirectory], name: str, make: Callable[[bool], so
     try:
         for slot in range(SLOTS):
             sockets.append(make(not slot))
-        attachProgram(sockets[0], _SO_ATTACH_REUSEPORT_CBPF, packed())
+        attachProgram(sockets[0], _SO_ATTACH_REUSEPORT_CBPF, packed(program()))
         memory = _openFile(directories, name + _FILE)
         _allocateHeads(memory)
         os.pwrite(memory, secrets.token_bytes(SECRET_BYTES), 0)
@@ -566,3 +569,16 @@ def attachProgram(made: socket.socket, option: int, program: bytes) -> None:
     instructions = array("B", program)
     address, size = instructions.buffer_info()
     made.setsockopt(socket.SOL_SOCKET, option, _PROGRAM.pack(size // 8, address))
+
+
+def filterDatagrams(made: socket.socket, program: bytes) -> None:
+    """
+    Let the kernel drop datagrams before they are in a socket's buffer, if it can.
+
+    @param program: as of L{attachProgram}; empty: it does so no longer.
+    """
+    with suppress(OSError):  # ENOENT: it did not.
+        if program:
+            attachProgram(made, _SO_ATTACH_FILTER, program)
+        else:
+            made.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)

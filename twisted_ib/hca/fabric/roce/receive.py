@@ -17,7 +17,8 @@ that it comes from that queue pair's peer. Invalid packets are dropped silently 
     (L{twisted_ib.hca.mad.dispatch}).
 
 Requests to connect that come for the first time while more come than can be answered are dropped, and so are
-those for services that nobody listens for: C{requests_sifted} counts them, L{Sieve}.
+those for services that nobody listens for: C{requests_sifted} counts them, L{Sieve}.  Of the latter the
+kernel drops most before they are read, L{Sifting}.
 
 C{packets_handed_on} counts what went on to another process of this address, C{packets_taken_over} what one
 gave this process.  C{packets_marked} counts packets with a congestion mark, C{congestion_notified} the
@@ -67,6 +68,14 @@ SIFTED_BURST: Final = 2048
 #: bits.
 SIFTED_REQUESTS = 65536
 _SIFTED_BYTES: Final = 2 * SIFTED_REQUESTS
+#: For so many seconds the kernel drops those that nobody listens for, twice as many each time that they are
+#: still coming, and at most so many: meanwhile nobody is told that nobody listens.
+SIFT_SECONDS, SIFT_MOST_SECONDS = 2.0, 16.0
+#: For so long after that they need not be a burst.
+SUSPECT_SECONDS = 10.0
+#: After so many seconds of them a process that still reads some says it again: another one has begun to
+#: listen, which ends it.
+AGAIN_SECONDS = 0.5
 
 _unpackBTH: Final = BTH.unpack_from
 _ACKNOWLEDGE: Final = 0x80000000
@@ -133,6 +142,43 @@ class Sieve:
         if self._count == SIFTED_REQUESTS:
             self._before, self._seen, self._count = self._seen, bytearray(_SIFTED_BYTES), 0
         return False
+
+
+class Sifting:
+    """
+    When the kernel drops requests that nobody listens for.
+
+    @ivar until: it does until then; 0.0 if it does not.
+    """
+
+    __slots__ = ("_again", "_seconds", "_suspectUntil", "until")
+
+    def __init__(self) -> None:
+        self._seconds = SIFT_SECONDS
+        self._again = self._suspectUntil = self.until = 0.0
+
+    def begins(self, now: float) -> bool:
+        """
+        One was read, and too many wait.
+
+        @return: whether the kernel is to be told.
+        """
+        if self.until:
+            if now < self._again:
+                return False  # It was in the buffer.
+        else:
+            isBack = now < self._suspectUntil
+            self._seconds = min(2 * self._seconds, SIFT_MOST_SECONDS) if isBack else SIFT_SECONDS
+            self.until = now + self._seconds
+            self._suspectUntil = self.until + SUSPECT_SECONDS
+        self._again = now + AGAIN_SECONDS
+        return True
+
+    def isSuspicious(self, now: float) -> bool:
+        """
+        @return: whether they are or were dropped a short time ago.
+        """
+        return now < self._suspectUntil
 
 
 class PacketReceiver:
@@ -300,17 +346,21 @@ class PacketReceiver:
         if request is None:
             return False
         self._burst += 1
+        sifting: Sifting = self._fabric.sifting
         if self._burst <= SIFTED_BURST and len(self._owner.reserved) < SIFTED_HALF_OPEN:
             return False
         try:
             if self._fabric.link.waiting() < SIFTED_WAITING:
-                self._burst = 0
+                if not sifting.until and not sifting.isSuspicious(self._fabric.clock()):
+                    self._burst = 0
                 return False
         except OSError:
             return False  # Before Linux 4.12.
         service = serviceOf(buffer, start, stop)
         if service is not None and not self._fabric.isListened(service):
             # To refuse it takes the time that others need, also where it is repeated.
+            if sifting.begins(self._fabric.clock()):
+                self._fabric.sift()
             return True
         if self._sieve is None:
             self._sieve = Sieve()

@@ -26,7 +26,7 @@ from twisted_ib.errors import DeviceError, NoRouteError, ResourceLimitError
 from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.fabric.base.link import SEVERAL_BYTES, ILink
-from twisted_ib.hca.fabric.roce.portgroup import PortGroup, attachProgram, joinGroup
+from twisted_ib.hca.fabric.roce.portgroup import PortGroup, filterDatagrams, joinGroup
 from twisted_ib.hca.fabric.roce.slots import HANDED_ON, Handed
 from twisted_ib.hca.host.addresses import interfaceOf, normalise, routeMTU
 from twisted_ib.hca.host.libc import KernelEpoll, KernelSocket
@@ -56,7 +56,7 @@ _IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE = 10, 23, 3
 _IP_TOS, _IP_TTL, _IP_RECVERR, _IP_RECVTOS = 1, 2, 11, 13
 _IPV6_RECVERR, _IPV6_HOPLIMIT, _IPV6_RECVTCLASS, _IPV6_TCLASS = 25, 52, 66, 67
 _SOL_UDP, _UDP_NO_CHECK6_RX, _UDP_SEGMENT, _UDP_GRO = 17, 102, 103, 104
-_SO_ATTACH_FILTER, _SO_SNDBUFFORCE, _SO_RCVBUFFORCE, _SO_MEMINFO = 26, 32, 33, 55
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE, _SO_MEMINFO = 32, 33, 55
 _SIOCGIFMTU: Final = 0x8921
 #: The path MTU of a connected socket (ip(7), ipv6(7)).
 _IP_MTU, _IPV6_MTU = 14, 24
@@ -159,13 +159,6 @@ def _enlarge(made: socket.socket, forced: int, plain: int, size: int = PACKET_BU
     for option in (plain, forced):
         with suppress(OSError):  # Only the privileged may force it.
             made.setsockopt(socket.SOL_SOCKET, option, size)
-
-
-def _takesNothing(made: socket.socket) -> None:
-    # Only strays come to a send socket: in its receive buffer, which nobody reads, they would leave no room
-    # for what ICMP says (Linux skbuff.c sock_queue_err_skb).
-    with suppress(OSError):
-        attachProgram(made, _SO_ATTACH_FILTER, _NOTHING)
 
 
 class RoCELink:
@@ -366,7 +359,9 @@ class RoCELink:
                     made = self._open(self.address, port)
                 except OSError:
                     continue
-                _takesNothing(made)
+                # Only strays come to a send socket: in its receive buffer, which nobody reads, they would
+                # leave no room for what ICMP says (Linux skbuff.c sock_queue_err_skb).
+                filterDatagrams(made, _NOTHING)
                 _enlarge(made, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
                 senders[port] = made
                 if wanted == _MANAGEMENT:
@@ -531,6 +526,9 @@ class RoCELink:
     def waiting(self) -> int:
         made = self._main, *(() if self.group is None else self.group.sockets[:1])
         return max(_INT.unpack(each.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 4))[0] for each in made)
+
+    def sift(self, program: bytes) -> None:
+        filterDatagrams(self._main if self.group is None else self.group.sockets[0], program)
 
     def fileno(self) -> int:
         return self._poller.fileno()

@@ -9,13 +9,18 @@ Slot 0 is nobody's. It gets what begins something, REQ and SIDR_REQ, the REJ of 
 REQ, and what no process is found for. All processes read it; the reader hands these on to the process that
 listens for their service id, which the L{ServiceTable} tells.  So does the reader of what UDP_GRO has joined:
 the program sees only the first of its datagrams.
+
+While more requests come than can be read, another program (L{filterOf}) drops those for services that
+nobody listens for before they are in the buffer of slot 0.  To read one costs some ten microseconds, and a
+busy machine leaves a process a twentieth of its time: the buffer would always be full, and who is honest
+would find room in it as seldom as strangers do.
 """
 
 from __future__ import annotations
 
 import hmac
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from mmap import mmap
 from typing import Final
 
@@ -51,7 +56,8 @@ _BODY: Final = _MAD + HEADER_BYTES
 #: The first word of the body: the sender's communication id, or of a SIDR_REP the request id of its receiver.
 _LOCAL_ID: Final = _BODY
 _REMOTE_ID: Final = _BODY + 4
-_REQUESTS: Final = {REQ.attribute: _BODY + 8, SIDR_REQ.attribute: _BODY + 8}
+SERVICE_AT: Final = _BODY + 8
+_REQUESTS: Final = {REQ.attribute: SERVICE_AT, SIDR_REQ.attribute: SERVICE_AT}
 #: A REJ of somebody who has given up has it behind the CA GUID, if it is from this package.
 _SERVICES: Final = {**_REQUESTS, REJ.attribute: _BODY + 20}
 #: In the private data of a REQ, behind RDMA-CM's header: the mark of a request for a stream.
@@ -67,6 +73,12 @@ _LOAD_WORD, _LOAD_HALF, _LOAD_BYTE = 0x20, 0x28, 0x30
 _AND, _SHIFT_RIGHT, _JUMP, _JUMP_EQUAL, _RETURN, _RETURN_A = 0x54, 0x74, 0x05, 0x15, 0x06, 0x16
 #: C{struct sock_filter} (linux/filter.h).
 _INSTRUCTION: Final = struct.Struct("=HBBI")
+
+#: Of more services there is no program that filters requests.
+SIFTED_SERVICES: Final = 1024
+#: A filter of a UDP socket sees the UDP header (Linux net/ipv4/udp.c udp_queue_rcv_one_skb).
+_UDP_BYTES: Final = 8
+_TAKE, _DROP = (_RETURN, 0, 0, 0xFFFFFFFF), (_RETURN, 0, 0, 0)
 
 Instruction = tuple[int, int, int, int]
 
@@ -105,11 +117,39 @@ def program() -> list[Instruction]:
     ]
 
 
-def packed() -> bytes:
+def filterOf(services: Iterable[int]) -> list[Instruction] | None:
     """
-    @return: L{program} as an array of C{struct sock_filter}.
+    @param services: service ids that somebody listens for.
+    @return: a program that drops REQs and SIDR_REQs for others, as far as the lower half of the number
+        tells, and datagrams that are too short to be a packet; L{None} if it would be too long.
     """
-    return b"".join(_INSTRUCTION.pack(*each) for each in program())
+    # An adapter asks for a stream in the port space TCP.
+    words = {number & 0xFFFFFFFF for number in services}
+    words |= {PortSpace.TCP << 16 | word & 0xFFFF for word in words if word >> 16 == PortSpace.SDP}
+    if len(words) > SIFTED_SERVICES:
+        return None
+    made: list[Instruction] = [
+        (_LOAD_BYTE, 0, 0, _UDP_BYTES + _OPCODE),
+        *((_JUMP_EQUAL, 1, 0, UD_SEND_ONLY), _TAKE),
+        (_LOAD_WORD, 0, 0, _UDP_BYTES + _TARGET_WORD),
+        (_AND, 0, 0, _QPN_MASK),
+        *((_JUMP_EQUAL, 1, 0, GSI_QPN), _TAKE),
+        (_LOAD_BYTE, 0, 0, _UDP_BYTES + _CLASS),
+        *((_JUMP_EQUAL, 1, 0, COMMUNICATION), _TAKE),
+        (_LOAD_HALF, 0, 0, _UDP_BYTES + _ATTRIBUTE),
+        *((_JUMP_EQUAL, 2, 0, REQ.attribute), (_JUMP_EQUAL, 1, 0, SIDR_REQ.attribute), _TAKE),
+        (_LOAD_WORD, 0, 0, _UDP_BYTES + SERVICE_AT + 4),
+    ]
+    for word in sorted(words):
+        made += (_JUMP_EQUAL, 0, 1, word), _TAKE
+    return [*made, _DROP]
+
+
+def packed(instructions: Iterable[Instruction]) -> bytes:
+    """
+    @return: a program as an array of C{struct sock_filter}.
+    """
+    return b"".join(_INSTRUCTION.pack(*each) for each in instructions)
 
 
 def slotOf(buffer: bytes | bytearray | memoryview, start: int, stop: int) -> int:
@@ -312,6 +352,14 @@ class ServiceTable:
             service, state = _ROW.unpack_from(self._memory, at)
             yield service, state
 
+    @property
+    def number(self) -> int:
+        """
+        @return: that of the last change of the table.
+        """
+        found: int = _COUNT.unpack_from(self._memory, SECRET_BYTES)[0]
+        return found
+
     def add(self, serviceID: int) -> None:
         """
         Listen for a service id; the table is locked meanwhile.
@@ -362,7 +410,7 @@ class ServiceTable:
         isOwn = serviceID in self._places
         if isOwn and serviceID not in self._ended:
             return self._slot
-        if _COUNT.unpack_from(self._memory, SECRET_BYTES)[0] != self._indexed:
+        if self.number != self._indexed:
             self._read()
         for _ in range(2):
             slot, state = self._index.get(serviceID, _NONE)
@@ -374,7 +422,7 @@ class ServiceTable:
         return 0
 
     def _read(self) -> None:
-        (self._indexed,) = _COUNT.unpack_from(self._memory, SECRET_BYTES)
+        self._indexed = self.number
         self._index = index = {}
         for slot in range(1, SLOTS):
             if slot == self._slot or not _HEAD.unpack_from(self._memory, self._start(slot))[1]:
