@@ -962,6 +962,8 @@ class MovingTests(BlockingTestCase):
         One whose TLS begins before it connects moves likewise, and the next one has the kernel's TCP: OpenSSL
         has the descriptor of both.
         """
+        # A busy machine's server is late.
+        self.patch(moving, "ANSWER_SECONDS", HANG_SECONDS)
         self.loop.reactor.switch.candidates.gainless._ports.clear()
         clients, servers = self.contexts()
         listener = self.server()

@@ -51,6 +51,21 @@ class ReadProcessTests(SynchronousTestCase):
         self.patch(libc, "ctypes", None)
         self.assertRaises(OSError, libc.readProcess, os.getpid(), 1, memoryview(bytearray(4)))
 
+    def test_yama(self) -> None:
+        """
+        Yama's scopes that refuse each process, or each without a capability, are not tried, as a try is a
+        line in the kernel's log; with the others the kernel is asked.
+        """
+        scope, status = self.mktemp(), self.mktemp()
+        self.patch(libc, "_PTRACE_SCOPE", scope)
+        self.patch(libc, "_STATUS", status)
+        self.assertTrue(libc.OtherProcess.isPossible())
+        for capabilities, possible in (0, "01"), (1 << 19, "012"), ((1 << 19) - 1, "01"):
+            Path(status).write_text(f"Name:\tx\nCapEff:\t{capabilities:016x}\nSeccomp:\t0\n")
+            for number in "0123":
+                Path(scope).write_text(f"{number}\n")
+                self.assertEqual(libc.OtherProcess.isPossible(), number in possible)
+
 
 @skipUnless(os.path.isdir("/proc/self/fd"), "Linux only")
 class WatchTests(SynchronousTestCase):

@@ -343,6 +343,40 @@ class EntryTests(RendezvousTestCase):
         self.assertEqual(sorted(self.guids(looking, "127.0.0.2")), [3])
         self.assertEqual(sorted(self.guids(looking, "127.0.0.1")), [1, 2, 3])
 
+    def test_leftLocked(self) -> None:
+        """
+        Who leaves a link that others may be adding themselves to holds the directory's lock meanwhile; the
+        others stay.  One of its own needs none.
+        """
+        one, two = self.hca(1), self.hca(2)
+        locked, lock = [], rundirectory.RunDirectory.locked
+
+        def locks(directory: rundirectory.RunDirectory) -> Any:
+            locked.append(directory.path)
+            return lock(directory)
+
+        for each in one, two:
+            each.publish(SERVICE, "127.0.0.1", 7)
+        one.publish(SERVICE + 1, "127.0.0.1")
+        self.patch(rundirectory.RunDirectory, "locked", locks)
+        one.withdraw(SERVICE + 1, "127.0.0.1")
+        self.assertEqual(locked, [])
+        one.withdraw(SERVICE, "127.0.0.1")
+        self.assertEqual(locked, [self.run_])
+        self.assertEqual(self.guids(one, "127.0.0.1"), [2])
+
+    def test_settles(self) -> None:
+        """
+        Before its first entry an HCA waits for those that have lost theirs, once.
+        """
+        waited: list[set[str]] = []
+        one = self.hca(1)
+        self.patch(rundirectory.RunDirectory, "orphans", lambda _, ours: waited.append(ours))
+        one.publish(SERVICE, "127.0.0.1")
+        self.assertEqual(len(waited), 1)
+        one.publish(SERVICE + 1, "127.0.0.1")
+        self.assertEqual(len(waited), 1)
+
     def test_notAnAddress(self) -> None:
         """
         Names are for others to resolve.
