@@ -75,7 +75,7 @@ posting.buffers = _memory
 posting.size, posting.least = limits.POSTED, PULL_LEAST
 
 
-@mypyc_attr(native_class=False)
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PostedQueue:
     """
     A work queue that C posts to.  In a C{with} statement it does not: the hub's lock is held, and all that
@@ -85,6 +85,7 @@ class PostedQueue:
     @ivar renewal: at how many of these its limit is set anew.
     @ivar depth: how many requests it holds.
     @ivar isShort: whether its limit lets C record no more than half as many.
+    @ivar isFollowed: whether each of its completions sets the limit of a short queue anew: see L{completed}.
     @ivar suspensions: C{with} statements that are in force; a queue that is closed has one more, for ever.
     @ivar accept: accepts several requests; if it has not L{room} for all, or its state forbids them, none.
     """
@@ -99,7 +100,7 @@ class PostedQueue:
         """
         self._structure = structure
         structure.elements = elements
-        self.depth, self.isShort = depth, True
+        self.depth, self.isShort, self.isFollowed = depth, True, False
         self.taken = self.renewal = self.suspensions = 0
         _queues[addressOf(structure)] = self
 
@@ -116,11 +117,12 @@ class PostedQueue:
         if self.suspensions:
             return
         room = self.room()
-        # That of a queue which is nearly full follows its completions, too: see rings.py.  That of a queue of
-        # one request follows these alone.
+        # That of a queue which is nearly full follows its completions: see rings.py.  Requests that are taken
+        # do not change it, as they have the room that it was set by.
         isOne = self.depth == 1
-        self.isShort = isOne or 2 * room <= self.depth
-        self.renewal = _NEVER if isOne else self.taken + (room + 1) // 2
+        self.isShort = isShort = isOne or 2 * room <= self.depth
+        follows = isOne or (isShort and self.isFollowed)
+        self.renewal = _NEVER if follows else self.taken + (room + 1) // 2
         self._structure.limit = self.taken + room
 
     def fail(self, error: HCAError) -> None:
@@ -167,18 +169,19 @@ _queues: Final[dict[int, PostedQueue]] = {}
 completed: Final[dict[tuple[int, bool], PostedQueue]] = {}
 
 
-@mypyc_attr(native_class=False)
+@mypyc_attr(allow_interpreted_subclasses=True)
 class _QueuePairQueue(PostedQueue):
     # One of a queue pair's.
     def __init__(self, qp: verbs.QP, structure: CData, elements: int, depth: int) -> None:
         super().__init__(structure, elements, depth)
         self._work = qp._work
+        self.isFollowed = True
 
     def fail(self, error: HCAError) -> None:
         self._work.queuePair.fail(error)
 
 
-@mypyc_attr(native_class=False)
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SendQueue(_QueuePairQueue):
     """
     The send queue of a connection.
@@ -219,7 +222,7 @@ class SendQueue(_QueuePairQueue):
             self._enqueue(each, True)
 
 
-@mypyc_attr(native_class=False)
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ReceiveQueue(_QueuePairQueue):
     """
     The receive queue of a queue pair, if that has its own.
@@ -246,7 +249,6 @@ class ReceiveQueue(_QueuePairQueue):
         return max(0, work.responder.room())
 
 
-@mypyc_attr(native_class=False)
 class SharedQueue(PostedQueue):
     """
     A shared receive queue.

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 from _twisted_ib_verbs import ffi, lib
 
 from twisted_ib import limits
-from twisted_ib.compilation import mypyc_attr
 from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode, WorkCompletion
 from twisted_ib.verbs.c.pointers import CData, addressOf
 from twisted_ib.verbs.c.postings import completed, posting, settle
@@ -41,7 +40,6 @@ _RECEIVES: Final = WCOpcode.RECV
 _KEEPS_ORDER: Final = platform.machine() == "x86_64"
 
 
-@mypyc_attr(native_class=False)
 class CompletionRing:
     """
     The ring of a completion queue.  All methods are called with the hub's lock held.

@@ -39,15 +39,23 @@ class SettlingTests(VerbsTestCase):
         self.queue = self.receives(1, self.structure)
         self.addCleanup(self.postings._queues.clear)
 
-    def receives(self, which: int, structure: Any) -> Any:
+    def opened(self, kind: str, qp: Any, structure: Any, **methods: Any) -> Any:
+        """
+        @param kind: the class.
+        @param methods: in the place of its own.
+        @return: a queue of a queue pair, open.
+        """
+        field = "sends" if kind == "SendQueue" else "receives"
+        made = type(kind, (getattr(self.postings, kind),), methods)
+        queue = made(qp, self.postings.ffi.addressof(structure, field))
+        queue.open()
+        return queue
+
+    def receives(self, which: int, structure: Any, **methods: Any) -> Any:
         """
         @return: the receive queue of an end, open.
         """
-        queue = self.postings.ReceiveQueue(
-            self.ends[which].qp, self.postings.ffi.addressof(structure, "receives")
-        )
-        queue.open()
-        return queue
+        return self.opened("ReceiveQueue", self.ends[which].qp, structure, **methods)
 
     def record(self, queue: Any, id: int) -> None:
         """
@@ -111,9 +119,17 @@ class SettlingTests(VerbsTestCase):
         one by one where not all have room; the first error that no request can have is raised after them, and
         the lock is released.
         """
-        structure = self.postings.ffi.new("struct twisted_ib_qp *")
-        other = self.receives(0, structure)
-        accepted, accept = [], other.accept
+        few = [1]
+
+        def room(queue: Any) -> int:
+            return few[0] if few else int(self.postings.ReceiveQueue.room(queue))
+
+        structures = self.structure, self.postings.ffi.new("struct twisted_ib_qp *")
+        self.queue, other = (
+            self.receives(which, each, room=room) for which, each in zip((1, 0), structures, strict=True)
+        )
+        accepted: list[int] = []
+        accept = other.accept
 
         def acceptSome(requests: Any) -> None:
             [request] = requests
@@ -124,7 +140,6 @@ class SettlingTests(VerbsTestCase):
 
         errors = {0: QueuePairError("as usual"), 4: ZeroDivisionError("the first"), 2: MemoryError("another")}
         self.queue.accept = other.accept = acceptSome
-        rooms, self.queue.room, other.room = (self.queue.room, other.room), lambda: 1, lambda: 1
         for number in range(6):
             self.record(other if number % 4 else self.queue, number)
         self.assertIdentical(self.assertRaises(ZeroDivisionError, self.queue.__enter__), errors[4])
@@ -134,7 +149,7 @@ class SettlingTests(VerbsTestCase):
             self.assertEqual(queue.taken, queue._structure.posted)
             self.assertEqual(end.qp.qp_state, enums.IBV_QPS_ERR)
         # Once more, and it posts again.
-        self.queue.room, other.room = rooms
+        few.clear()
         with self.queue:
             self.assertFalse(self.isFree())
         self.assertGreater(self.structure.receives.limit, self.structure.receives.posted)
@@ -162,10 +177,14 @@ class SettlingTests(VerbsTestCase):
         Sends are posted before receives that were recorded before them: a peer waits for them, and queues
         have no order.
         """
-        sends = self.postings.SendQueue(self.ends[1].qp, self.postings.ffi.addressof(self.structure, "sends"))
-        sends.open()
         order: list[object] = []
-        sends.acceptOther = self.queue.accept = lambda requests: order.extend(each.id for each in requests)
+
+        def accept(requests: Any) -> None:
+            order.extend(each.id for each in requests)
+
+        other = {"acceptOther": lambda _, requests: accept(requests)}
+        sends = self.opened("SendQueue", self.ends[1].qp, self.structure, **other)
+        self.queue.accept = accept
         for number, queue in enumerate((self.queue, sends, self.queue, sends)):
             self.record(queue, number)
         self.postings.settle()
@@ -175,17 +194,27 @@ class SettlingTests(VerbsTestCase):
     def test_short(self) -> None:
         """
         The limit of a queue with few places follows completions as soon as half of them are taken: C records
-        each request of a program that waits for every one.
+        each request of a program that waits for every one.  Requests that are taken do not set it anew.
         """
-        one = End(self, cap=QPCap(1, 8, 1, 1, 0))
-        one.connect(End(self, cap=QPCap(8, 8, 1, 1, 0)))
-        sends = self.postings.SendQueue(one.qp, self.postings.ffi.addressof(self.structure, "sends"))
-        sends.open()
-        sends.room = None
-        self.assertEqual((sends.isShort, self.structure.sends.limit), (True, 1))
-        self.record(sends, 1)
-        self.postings.settle()
-        self.assertEqual((sends.isShort, self.structure.sends.limit), (True, 1))
+        for depth, left in ((1, 1), (8, 4)):
+            one = End(self, cap=QPCap(depth, 8, 1, 1, 0))
+            one.connect(End(self, cap=QPCap(8, 8, 1, 1, 0)))
+            asked: list[Any] = []
+
+            def room(queue: Any, left: int = left, asked: list[Any] = asked) -> int:
+                self.postings.SendQueue.room(queue)
+                asked.append(queue)
+                return left
+
+            sends = self.opened("SendQueue", one.qp, self.structure, room=room)
+            limit = sends.taken + left
+            self.assertEqual((sends.isShort, self.structure.sends.limit), (True, limit))
+            for number in range(left):
+                self.record(sends, number)
+                self.postings.settle()
+                self.assertEqual((sends.isShort, self.structure.sends.limit), (True, limit))
+            self.assertEqual(asked, [sends])
+            sends.close()
 
     def test_completed(self) -> None:
         """
