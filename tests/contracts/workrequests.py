@@ -21,7 +21,7 @@ from twisted_ib import limits
 from twisted_ib.hca.base.interfaces import IPath, IPeerPath
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.fabric.shm import sharedregions
-from twisted_ib.hca.memory.regions import MemoryRegion
+from twisted_ib.hca.memory.memory import MemoryRegion
 from twisted_ib.hca.memory.windows import WindowType
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import SGE, SendOpcode, WindowBind

@@ -14,7 +14,7 @@ from twisted_ib.hca.base.operation import ABSENT, LATER, RESPONSES
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.connection import SIDRStatus
 from twisted_ib.hca.memory.access import Access
-from twisted_ib.hca.memory.regions import MemoryRegion
+from twisted_ib.hca.memory.memory import MemoryRegion
 from twisted_ib.hca.memory.windows import MemoryWindow, WindowType
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
 from twisted_ib.hca.queues.receiver import RecordReceiver

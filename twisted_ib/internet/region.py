@@ -12,8 +12,8 @@ from zope.interface import implementer
 
 from twisted_ib.errors import MemoryAccessError, MemoryRegionError
 from twisted_ib.hca.memory.access import LOCAL_WRITE, ZERO_BASED
-from twisted_ib.hca.memory.memory import Memory
-from twisted_ib.hca.memory.regions import MemoryRegion, ProtectionDomain
+from twisted_ib.hca.memory.domains import ProtectionDomain
+from twisted_ib.hca.memory.memory import Memory, MemoryRegion
 from twisted_ib.hca.memory.windows import MemoryWindow, WindowType
 from twisted_ib.hca.queues.requests import SGE
 from twisted_ib.interfaces import IRDMARegion, IRDMAWindow

@@ -17,7 +17,8 @@ from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, MemoryRegionError, QueuePairError, WorkCompletionError
 from twisted_ib.hca.base.traits import Completion
 from twisted_ib.hca.memory.access import LOCAL_WRITE
-from twisted_ib.hca.memory.regions import MemoryRegion, ProtectionDomain
+from twisted_ib.hca.memory.domains import ProtectionDomain
+from twisted_ib.hca.memory.memory import MemoryRegion
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import ATOMIC_BYTES, SGE, SendOpcode, SendRequest
 from twisted_ib.internet.addressing.addresses import checkInteger, immediateData, toBytes

@@ -14,7 +14,7 @@ from typing import Final
 from twisted.internet.defer import Deferred
 
 from twisted_ib import limits
-from twisted_ib.hca.memory.regions import MemoryRegion
+from twisted_ib.hca.memory.memory import MemoryRegion
 from twisted_ib.internet.region import RDMARegion
 
 #: With more pieces than this one join is cheaper than a copy of each.

@@ -15,7 +15,7 @@ from twisted_ib import limits
 from twisted_ib.errors import MemoryRegionError, QueuePairError
 from twisted_ib.hca.base.operation import REFUSAL
 from twisted_ib.hca.memory.access import REMOTE, REMOTE_READ, REMOTE_WRITE
-from twisted_ib.hca.memory.regions import MemoryRegion
+from twisted_ib.hca.memory.memory import MemoryRegion
 from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import SGE, Attributes, Capabilities, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues

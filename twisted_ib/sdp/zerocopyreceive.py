@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from twisted_ib.errors import HCAError, SDPError
 from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE_WRITE
-from twisted_ib.hca.memory.regions import MemoryRegion
+from twisted_ib.hca.memory.memory import MemoryRegion
 from twisted_ib.hca.queues.requests import SGE
 from twisted_ib.interfaces import ISDPBufferedProtocol
 from twisted_ib.internet.region import RDMARegion

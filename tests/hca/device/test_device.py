@@ -50,8 +50,8 @@ from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
 from twisted_ib.hca.host import addresses as hostAddresses
 from twisted_ib.hca.host.handshake import QueryAnswer
 from twisted_ib.hca.memory.access import Access
+from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.memory.keys import RandomIndices
-from twisted_ib.hca.memory.regions import ProtectionDomain
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.cm.messages import REP, REQ
 from twisted_ib.hca.wire.grh import guidGID

@@ -17,8 +17,8 @@ from twisted_ib.hca.memory.access import (
     REMOTE_WRITE,
     Access,
 )
+from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.memory.memory import Memory
-from twisted_ib.hca.memory.regions import ProtectionDomain
 
 
 class ReregisterTests(MemoryTestCase):

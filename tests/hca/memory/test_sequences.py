@@ -12,8 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.memory.window_case import ALL_REMOTE, MW_BIND, REMOTE, ZERO_BASED
 from twisted_ib.errors import MemoryAccessError, MemoryRegionError, ResourceBusyError
 from twisted_ib.hca.memory.access import LOCAL_READ, LOCAL_WRITE
-from twisted_ib.hca.memory.memory import Memory
-from twisted_ib.hca.memory.regions import MemoryRegion, ProtectionDomain
+from twisted_ib.hca.memory.domains import ProtectionDomain
+from twisted_ib.hca.memory.memory import Memory, MemoryRegion
 from twisted_ib.hca.memory.windows import MemoryWindow, WindowType
 
 

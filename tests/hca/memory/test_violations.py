@@ -16,7 +16,7 @@ from twisted_ib import limits
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.memory.access import Access
-from twisted_ib.hca.memory.regions import MemoryRegion
+from twisted_ib.hca.memory.memory import MemoryRegion
 from twisted_ib.hca.memory.windows import WindowType
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SGE, SendOpcode

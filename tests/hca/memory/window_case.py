@@ -11,8 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.errors import MemoryAccessError
 from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, Access
-from twisted_ib.hca.memory.memory import Memory
-from twisted_ib.hca.memory.regions import MemoryRegion, ProtectionDomain
+from twisted_ib.hca.memory.domains import ProtectionDomain
+from twisted_ib.hca.memory.memory import Memory, MemoryRegion
 from twisted_ib.hca.memory.windows import MemoryWindow, WindowType
 
 REMOTE = (REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC)

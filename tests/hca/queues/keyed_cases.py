@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.queues.keyed_pair import ALL, Pair, Side, piece
 from twisted_ib.hca.memory.access import Access
-from twisted_ib.hca.memory.regions import MemoryRegion
+from twisted_ib.hca.memory.memory import MemoryRegion
 from twisted_ib.hca.memory.windows import MemoryWindow, WindowType
 from twisted_ib.hca.queues.requests import SendOpcode, WindowBind
 from twisted_ib.hca.wire.headers import RETH

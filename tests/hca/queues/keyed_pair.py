@@ -20,8 +20,8 @@ from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.fabric.base.path import RecordPath
 from twisted_ib.hca.memory.access import Access
-from twisted_ib.hca.memory.memory import Memory
-from twisted_ib.hca.memory.regions import MemoryRegion, ProtectionDomain
+from twisted_ib.hca.memory.domains import ProtectionDomain
+from twisted_ib.hca.memory.memory import Memory, MemoryRegion
 from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.hca.queues.receives import SharedReceiveQueue

@@ -11,7 +11,7 @@ from tests.hca.queues.keyed_pair import ALL, piece
 from twisted_ib.hca.base import operation
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.memory.access import Access
-from twisted_ib.hca.memory.regions import MemoryRegion
+from twisted_ib.hca.memory.memory import MemoryRegion
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendFlags, SendOpcode
 from twisted_ib.hca.wire.headers import ATOMIC, IMMEDIATE, INVALIDATE, REFERENCE, RETH

@@ -47,7 +47,7 @@ from twisted_ib.hca.wire.packet import DEFAULT_PARTITION
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces.roles import BoundQueuePair, Buffer, Segment
     from twisted_ib.hca.fabric.base.path import RecordPath as _Path
-    from twisted_ib.hca.memory.regions import MemoryRegion
+    from twisted_ib.hca.memory.memory import MemoryRegion
 else:
     _Path = object
 

@@ -65,9 +65,9 @@ from twisted_ib.hca.fabric.base.subnetdirectory import ISubnetOwner
 from twisted_ib.hca.host.addresses import isLocalAddress, isWildcard, normalise
 from twisted_ib.hca.host.query import Row, pages
 from twisted_ib.hca.host.socketpage.page import SocketPage
+from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.memory.keys import PrefixedIndices, RandomIndices
-from twisted_ib.hca.memory.memory import Memory
-from twisted_ib.hca.memory.regions import MemoryRegion, ProtectionDomain
+from twisted_ib.hca.memory.memory import Memory, MemoryRegion
 from twisted_ib.hca.queues.queuepair import QueuePair, StreamQueuePair
 from twisted_ib.hca.services.address import AddressPaths
 from twisted_ib.hca.services.datagramform import FORMS

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
-from twisted_ib.hca.memory.regions import ProtectionDomain
+from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.queues.completion import CompletionQueue
 from twisted_ib.hca.queues.receives import SharedReceiveQueue
 from twisted_ib.hca.services.address import AddressHandle, AddressVector

@@ -7,9 +7,8 @@ All rights are checked by L{twisted_ib.hca.memory.memory.Memory}, nowhere else.
 Modules:
 
   - C{access}: access rights on memory
+  - C{domains}: protection domains
   - C{keys}: random numbers as names
-  - C{memory}: the memory of one device
-  - C{regions}: protection domains and memory regions, created by
-    L{Memory<twisted_ib.hca.memory.memory.Memory>}
+  - C{memory}: the memory of one device, and its regions
   - C{windows}: grant peers access to a part of a memory region for a while
 """

@@ -31,7 +31,8 @@ from twisted_ib.hca.memory.access import (
 from twisted_ib.hca.memory.keys import KEY_BITS, MemoryKeys
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.memory.regions import MemoryRegion, ProtectionDomain
+    from twisted_ib.hca.memory.domains import ProtectionDomain
+    from twisted_ib.hca.memory.memory import MemoryRegion
 
 #: Keys reserved for binds of one type 1 window that are posted and not done.
 WINDOW_RESERVED_KEYS = limits.WORK_QUEUE_DEPTH

@@ -21,7 +21,7 @@ from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.refcount import RefCounted
-from twisted_ib.hca.memory.regions import ProtectionDomain
+from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.queues.completion import Completions, Mirror, WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import Capabilities, ReceiveRequest, checkPieces
 

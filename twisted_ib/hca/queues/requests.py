@@ -16,7 +16,7 @@ from twisted_ib.layouts import FrozenRecord, Record
 from twisted_ib.records import define, frozen
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.memory.regions import MemoryRegion
+    from twisted_ib.hca.memory.memory import MemoryRegion
     from twisted_ib.hca.memory.windows import MemoryWindow
 
 _32_BITS = 1 << 32

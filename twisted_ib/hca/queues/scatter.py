@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import REFERENCE, TAILS
-from twisted_ib.hca.memory.regions import ProtectionDomain
+from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.queues.requests import SGE
 from twisted_ib.hca.wire import headers
 

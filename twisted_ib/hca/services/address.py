@@ -21,7 +21,7 @@ from twisted_ib.errors import HCAError, QueuePairError
 from twisted_ib.hca.base.port import LARGEST_UNICAST_LID
 from twisted_ib.hca.base.refcount import RefCounted
 from twisted_ib.hca.base.traits import LinkLayer
-from twisted_ib.hca.memory.regions import ProtectionDomain
+from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.wire.grh import isMulticast
 from twisted_ib.layouts import Shown
 from twisted_ib.records import frozen

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -24,7 +24,7 @@ from twisted_ib.hca.base.refcount import RefCounted
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import LOCAL, Traits
-from twisted_ib.hca.memory.regions import ProtectionDomain
+from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.queues.completion import Completions, WCStatus
 from twisted_ib.hca.queues.requests import (
     Attributes,
@@ -77,10 +77,12 @@ _RANGES = {
     "port_num": (1, 1),
 }
 
-_UNSET, _CAPABILITIES = Attributes(), Capabilities()
-_RESET, _RTS = QPState.RESET, QPState.RTS
+_UNSET: Final = Attributes()
+_CAPABILITIES: Final = Capabilities()
+_RESET: Final = QPState.RESET
+_RTS: Final = QPState.RTS
 # IBTA vol. 1 10.3.1: in SQD requests are queued and sent after the return to RTS.
-_POSTING = frozenset((QPState.RTS, QPState.SQD))
+_POSTING: Final = frozenset((QPState.RTS, QPState.SQD))
 
 
 @lru_cache(maxsize=64)
@@ -167,6 +169,7 @@ class WorkQueues:
         "timers",
         "unreachable",
     )
+    __deletable__ = ("receiveCompletions", "sendCompletions")
 
     def __init__(
         self,

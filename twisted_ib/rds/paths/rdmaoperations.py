@@ -21,7 +21,7 @@ from twisted.internet.defer import Deferred
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, MemoryRegionError, RDSOperationError
 from twisted_ib.hca.memory.access import LOCAL_READ, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
-from twisted_ib.hca.memory.regions import MemoryRegion
+from twisted_ib.hca.memory.memory import MemoryRegion
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import ATOMIC_BYTES, SGE, SendFlags, SendOpcode, SendRequest
 from twisted_ib.rds.protocol.machine import RDSMessage

@@ -18,7 +18,7 @@ from tests.hca.memorylink import Wire, deviceOn
 from tests.hca.queues.keyed_pair import DeviceSide, piece
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.memory.regions import MemoryRegion
+from twisted_ib.hca.memory.memory import MemoryRegion
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.services.address import AddressVector

@@ -19,8 +19,8 @@ from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import LOCAL
 from twisted_ib.hca.fabric.base.neighbours import PeerIdentity
+from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.memory.memory import Memory
-from twisted_ib.hca.memory.regions import ProtectionDomain
 from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.hca.queues.receives import SharedReceiveQueue
 from twisted_ib.hca.queues.requests import Capabilities, Destination, SendOpcode

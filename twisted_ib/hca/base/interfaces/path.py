@@ -178,7 +178,7 @@ class IPath(IPeerPath):
         @param number: the peer's queue pair.
         @param key: the remote key.
         @param address: of the first byte there.
-        @param source: a L{MemoryRegion<twisted_ib.hca.memory.regions.MemoryRegion>}, from C{offset} on;
+        @param source: a L{MemoryRegion<twisted_ib.hca.memory.memory.MemoryRegion>}, from C{offset} on;
             bytes, from their beginning; or L{None}, only to ask.
         @param length: bytes, at least one.
         @return: whether they are there; if not, some may be.
@@ -188,7 +188,7 @@ class IPath(IPeerPath):
         """
         The peer's WRITE to a region was done: later ones of the same queue pair may come without a record.
 
-        @param region: a L{MemoryRegion<twisted_ib.hca.memory.regions.MemoryRegion>}.
+        @param region: a L{MemoryRegion<twisted_ib.hca.memory.memory.MemoryRegion>}.
         @return: whether L{revokeWrites} is to be called before the queue pair's rights end.
         """
 

@@ -41,7 +41,7 @@ from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, SEND_ONLY, UNRELIABLE
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Acknowledged, BoundQueuePair, Buffer, Waiter
     from twisted_ib.hca.base.interfaces.roles import Segment
-    from twisted_ib.hca.memory.regions import MemoryRegion
+    from twisted_ib.hca.memory.memory import MemoryRegion
 
 #: Queue pair numbers, unknown here or not any more, that a path remembers.
 ABSENT_NUMBERS = 1024

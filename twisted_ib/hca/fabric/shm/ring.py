@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from mmap import mmap
 
     from twisted_ib.hca.base.interfaces.roles import BoundQueuePair, Segment, Waiter
-    from twisted_ib.hca.memory.regions import MemoryRegion
+    from twisted_ib.hca.memory.memory import MemoryRegion
 
 _Found = TypeVar("_Found")
 

@@ -57,7 +57,7 @@ from twisted_ib.hca.fabric.shm.segment import Segment
 from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, sendWithDescriptors
 from twisted_ib.hca.host.handshake import HANDSHAKE_BYTES, Refuse, parse
 from twisted_ib.hca.host.libc import OtherProcess, addressOf
-from twisted_ib.hca.memory.regions import MemoryRegion
+from twisted_ib.hca.memory.memory import MemoryRegion
 
 if TYPE_CHECKING:
     from twisted_ib.hca.fabric.shm.ring import RingPath

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import QueuePairError
 from twisted_ib.hca.memory.access import LOCAL_READ, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_WRITE
-from twisted_ib.hca.memory.regions import ProtectionDomain
+from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import ATOMIC_BYTES, SendOpcode, SendRequest
 from twisted_ib.hca.queues.scatter import locate, total

@@ -15,7 +15,7 @@ from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
 from twisted_ib.hca.base.operation import REFERENCE, SOLICITED
 from twisted_ib.hca.memory.access import LOCAL_READ
-from twisted_ib.hca.memory.regions import ProtectionDomain
+from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.receives import Receives
 from twisted_ib.hca.queues.requests import ReceiveRequest, SendFlags, SendRequest

@@ -12,7 +12,7 @@ from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import MemoryAccessError, QueuePairError
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.memory.access import LOCAL_WRITE
-from twisted_ib.hca.memory.regions import ProtectionDomain
+from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.queues.completion import Completions, WCOpcode, WCStatus
 from twisted_ib.hca.queues.receives import SharedReceiveQueue
 from twisted_ib.hca.queues.requests import Attributes, SendOpcode, SendRequest

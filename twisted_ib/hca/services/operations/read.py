@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib.hca.base.operation import ANSWERS, OPERATION_MASK, REFERENCE
 from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE_READ
-from twisted_ib.hca.memory.regions import ProtectionDomain
+from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import SGE, SendOpcode, SendRequest
 from twisted_ib.hca.queues.scatter import locate, payload, total

@@ -12,7 +12,7 @@ from twisted_ib.errors import MemoryAccessError
 from twisted_ib.hca.base.operation import SOLICITED
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.memory.access import LOCAL_READ, LOCAL_WRITE
-from twisted_ib.hca.memory.regions import ProtectionDomain
+from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.reassembly import Reassembly
 from twisted_ib.hca.queues.receives import Receives

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError
 from twisted_ib.hca.memory.access import LOCAL_READ, REMOTE_WRITE
-from twisted_ib.hca.memory.regions import ProtectionDomain
+from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.receives import Receives
 from twisted_ib.hca.queues.requests import SGE, SendOpcode
