@@ -7,10 +7,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from tests.dask.case import SKIP, CommTestCase, arrays
+from twisted_ib.hca.host import libc
 
 if not SKIP:
     from distributed.comm import CommClosedError
@@ -54,6 +56,26 @@ class DirectTests(CommTestCase):
                     for _ in range(3):
                         self.play(self._reads(_LENGTHS))
             self.assertEqual((code, asked.call_count), (code, count))
+
+    def test_yama(self) -> None:
+        """
+        All bytes are READ in each of Yama's scopes: where it refuses each process (2, without a capability,
+        and 3) none is asked, as it logs each try; where it may refuse one (1) that is asked once.
+        """
+        scope, status = Path(self.mktemp()), Path(self.mktemp())
+        self.patch(libc, "_PTRACE_SCOPE", str(scope))
+        self.patch(libc, "_STATUS", str(status))
+        self.addCleanup(direct._mayAsk.cache_clear)
+        refusal = PermissionError(errno.EPERM, "Operation not permitted")
+        for number, capabilities, count in (1, 0, 1), (2, 1 << 19, 1), (2, 0, 0), (3, 1 << 19, 0):
+            scope.write_text(f"{number}\n")
+            status.write_text(f"CapEff:\t{capabilities:016x}\n")
+            direct._mayAsk.cache_clear()
+            with mock.patch.object(direct, "_refusing", set()) as refusing:
+                with mock.patch.object(direct, "readProcess", side_effect=refusal) as asked:
+                    for _ in range(2):
+                        self.play(self._reads(_LENGTHS))
+            self.assertEqual((number, asked.call_count, len(refusing)), (number, count, 1))
 
     def test_refusingProcesses(self) -> None:
         """

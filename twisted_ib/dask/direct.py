@@ -7,17 +7,19 @@ user, as the kernel says, and nothing forbids it (seccomp(2), Yama's ptrace_scop
 
 A copy knows nothing of rights, so a READ of the last byte follows it.  If that succeeds, the frame was still
 registered behind the copy, and the peer alive: so what was copied is the frame, as if it had been READ.
-If the kernel refuses, all of it is, and that process is not asked again.
+If the kernel refuses, all of it is, and that process is not asked again.  Where Yama refuses all processes
+none is asked, as it logs each try.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from twisted_ib.hca.base.interfaces import ISharedMemoryPath
-from twisted_ib.hca.host.libc import readProcess
+from twisted_ib.hca.host.libc import mayAttach, readProcess
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,6 +66,9 @@ async def copied(process: int, places: Sequence[Place], views: Sequence[memoryvi
 
 
 def _copy(process: int, wanted: Sequence[tuple[int, memoryview]]) -> bool:
+    if not _mayAsk(process):
+        _remember(process)
+        return False
     for pointer, view in wanted:
         done = 0
         while done < len(view):
@@ -77,6 +82,12 @@ def _copy(process: int, wanted: Sequence[tuple[int, memoryview]]) -> bool:
                 return False
             done += count
     return True
+
+
+@lru_cache(_REFUSING_PROCESSES)
+def _mayAsk(process: int) -> bool:
+    # Once for each: Yama's scope is a file.
+    return mayAttach()
 
 
 def _remember(process: int) -> None:

@@ -65,6 +65,10 @@ class ReadProcessTests(SynchronousTestCase):
             for number in "0123":
                 Path(scope).write_text(f"{number}\n")
                 self.assertEqual(libc.OtherProcess.isPossible(), number in possible)
+        # Nobody can tell: nothing is tried, and nobody fails.
+        Path(scope).write_text("2\n")
+        Path(status).unlink()
+        self.assertFalse(libc.OtherProcess.isPossible())
 
 
 @skipUnless(os.path.isdir("/proc/self/fd"), "Linux only")

@@ -167,6 +167,8 @@ def readProcess(pid: int, address: int, into: memoryview) -> int:
     if ctypes is None or sys.platform != "linux":
         raise OSError(38, "no way to call process_vm_readv from this Python")
     library = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(library, "process_vm_readv"):
+        raise OSError(errno.ENOSYS, "there is no process_vm_readv here")
     # struct iovec of readv(2).
     vector = ctypes.c_void_p * 2
     here = vector(ctypes.addressof(ctypes.c_char.from_buffer(into)), into.nbytes)
@@ -225,7 +227,7 @@ class OtherProcess:
         @return: whether there is such a call here, which Yama does not refuse whatever the process.
         """
         isThere = ctypes is not None and sys.platform == "linux" and _writers() is not None
-        return isThere and _mayAttach()
+        return isThere and mayAttach()
 
     def write(self, address: int, source: int, length: int, tail: int) -> int:
         """
@@ -269,9 +271,14 @@ _PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 _STATUS, _CAP_SYS_PTRACE = "/proc/self/status", 19
 
 
-def _mayAttach() -> bool:
-    # Each try that Yama refuses is a line in the kernel's log.  With 1 only a try tells: the other may be a
-    # child of this process, or have let it in (PR_SET_PTRACER).
+def mayAttach() -> bool:
+    """
+    Each try that Yama refuses is a line in the kernel's log.
+
+    @return: whether this process may read and write the memory of others, as far as Yama says so for all of
+        them: with 1 only a try tells, as the other may be a child of this process, or have let it in
+        (PR_SET_PTRACER).
+    """
     try:
         with open(_PTRACE_SCOPE) as file:
             scope = file.read().strip()
@@ -279,8 +286,11 @@ def _mayAttach() -> bool:
         return True
     if scope != "2":
         return scope in ("0", "1")
-    with open(_STATUS) as file:
-        held = [line.split()[1] for line in file if line.startswith("CapEff:")]
+    try:
+        with open(_STATUS) as file:
+            held = [line.split()[1] for line in file if line.startswith("CapEff:")]
+    except OSError:
+        return False
     return bool(held) and bool(int(held[0], 16) >> _CAP_SYS_PTRACE & 1)
 
 

@@ -4,6 +4,7 @@ Tests of posting in C: requests are recorded without Python, and posted in their
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -12,8 +13,22 @@ from tests.verbs.c.library import run
 from tests.verbs.c.test_calls import ProgramTestCase
 
 PROGRAM = Path(__file__).with_name("posting.c"), "librdmacm.so.1", "-rdynamic", "-ldl", "-O1"
+FORKED = Path(__file__).with_name("forked.c")
 #: The stories of C{posting.c}; the last one ends the process.
 STORIES = "attended replaced bursts last refusals keys changes bound shared threads ends".split()
+
+#: A program of Python that forks, with the path of C{forked.c}'s library.
+_FORKED = """
+import ctypes, os, sys
+echo = ctypes.CDLL(sys.argv[1]).echo
+echo.restype = ctypes.c_char_p
+print(echo(b"parent"), flush=True)
+pid = os.fork()
+if not pid:
+    print(echo(b"child"), flush=True)
+    os._exit(0)
+print(os.waitpid(pid, 0)[1], flush=True)
+"""
 
 
 @cache
@@ -118,3 +133,17 @@ class PostingTests(ProgramTestCase):
         Four threads post to one queue: each request comes once, in the order of its thread.
         """
         self.story("threads")
+
+
+class ForkedTests(ProgramTestCase):
+    """
+    A program of Python with a library of C that posts.
+    """
+
+    def test_inline(self) -> None:
+        """
+        Inline data that a forked child posts is its own, not what its parent has at that address.
+        """
+        path = self.compiled(FORKED, "-shared", "-fPIC")
+        result = run(sys.executable, "-c", _FORKED, path, TWISTED_IB_DEVICE="shm0")
+        self.assertEqual((result.stdout, result.stderr), ("b'parent'\nb'child'\n0\n", ""))

@@ -273,9 +273,10 @@ int twisted_ib_await(struct twisted_ib_arrivals *arrivals, long nanoseconds)
     return found | (shown ? LOOKED : 0) | (twisted_ib_was_polled ? POLLED : 0);
 }
 
-/* In a child of fork(2): records, threads that were here, and rings are the parent's. */
+/* In a child of fork(2): records, threads that were here, rings and the process's number are the parent's. */
 void twisted_ib_forget(void)
 {
+    twisted_ib_own = 0;
     twisted_ib_posting.fill = twisted_ib_posting.lock = twisted_ib_posting.attending = 0;
     twisted_ib_posting.watching = twisted_ib_posting.owed = 0;
     twisted_ib_watched = NULL;

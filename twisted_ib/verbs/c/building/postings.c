@@ -123,17 +123,19 @@ static int twisted_ib_add(struct twisted_ib_queue *queue, const struct twisted_i
     return 1;
 }
 
+/* This process, of which the kernel is asked; 0 before that, and in a forked child. */
+static pid_t twisted_ib_own;
+
 /* Copy inline data: the kernel tells of memory that is not there. */
 static int twisted_ib_copy(void *target, unsigned length, const struct ibv_sge *list, int elements)
 {
-    static pid_t own;
     struct iovec there[elements ? elements : 1], here = {target, length};
 
-    if (!own)
-        own = getpid();
+    if (!twisted_ib_own)
+        twisted_ib_own = getpid();
     for (int index = 0; index < elements; index++)
         there[index] = (struct iovec){(void *)(uintptr_t)list[index].addr, list[index].length};
-    return !length || process_vm_readv(own, &here, 1, there, elements, 0) == length;
+    return !length || process_vm_readv(twisted_ib_own, &here, 1, there, elements, 0) == length;
 }
 
 static int twisted_ib_record_send(struct twisted_ib_queue *queue, const struct ibv_send_wr *wr)
