@@ -647,6 +647,33 @@ class SharedTests(DevicesTestCase):
         self.until(lambda: one.counters["packets_unknown_qp"] == 2, one, two)
         self.assertEqual([each.counters[name] for each in (one, two) for name in HANDED], [0, 2, 2, 2, 0, 2])
 
+    def test_forged(self) -> None:
+        """
+        Packets with made-up queue pair numbers reach the process of their slot alone, from whatever port: none
+        is handed on, and of slots that nobody has none is counted by anybody.
+        """
+        devices = [self.device(self.address) for _ in range(3)]
+        source, counted = ownAddress(8), [0] * (len(devices) + 1)
+        peer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.addCleanup(peer.close)
+        peer.bind((source, 0))
+        flow = ICRCState(gidOf(source), gidOf(self.address), peer.getsockname()[1])
+
+        def found() -> list[int]:
+            return [each.counters["packets_unknown_qp"] for each in devices]
+
+        for number in range(1000):
+            slot = number % 4 + 1
+            body = BTH.pack(4, 0, 0xFFFF, slot << QPN_SHIFT | 1000 + number, 0) + bytes(100)
+            check = crc32(body, flow.state(len(body) + 4, 0))
+            peer.sendto(body + check.to_bytes(4, "little"), (self.address, 4791))
+            counted[slot - 1] += 1
+            if not number % 50:
+                self.until(lambda: found() == counted[:3], *devices)
+        self.until(lambda: found() == counted[:3], *devices)
+        self.assertEqual(counted, [250] * 4)
+        self.assertEqual([each.counters[name] for each in devices for name in HANDED[:2]], [0] * 6)
+
     def neighbours(self, count: int) -> list[int]:
         """
         @return: so many processes, which have the address.
