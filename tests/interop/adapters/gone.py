@@ -11,6 +11,7 @@ from tests.interop.adapters import lasting
 from tests.interop.adapters.rxe import GUESTS, LASTING, PORT, ROOT, SECONDS, HardwareTestCase
 from tests.interop.lab.anew import limit
 from tests.interop.rping import TOLD_SECONDS
+from twisted_ib.hca.fabric.hardware.slots import CHUNK
 
 #: How often an adapter disappears, and how long all of that may take in a guest that is emulated, in seconds.
 VANISHES = 20
@@ -136,6 +137,30 @@ class StreamKillTests(KillTests):
     """
 
     streams = "sdp-"
+
+
+class SlotsTests(LastingTestCase):
+    """
+    The slots that the streams of an adapter share.
+    """
+
+    def test_amid(self) -> None:
+        """
+        Each peer that is killed amid a message of several packets leaves a slot with a part of it, which the
+        adapter gives back when its queue pair is in error: none is lost.
+        """
+        limit(self, VANISH_SECONDS)
+        # Who shares the address tells of those that are killed.
+        neighbour = self.lastingHere("echo", "7175")
+        self.until(neighbour, "listens")
+        there = self.begin("slots")
+        self.untilThere("listens")
+        killed = self.succeeded(self.lastingHere("amid").finish(VANISH_SECONDS))
+        self.assertEqual(killed.output, f"killed {lasting.KILLS}\n")
+        ended = self.guest.finish(there, SECONDS)
+        said = self.guest.must(f"cat {self.written}")
+        expected = f"listens\nslots {CHUNK} free {CHUNK} unfilled {lasting.KILLS}\n"
+        self.assertEqual(said, expected, ended.text)
 
 
 class VanishTests(LastingTestCase):

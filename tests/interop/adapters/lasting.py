@@ -8,10 +8,15 @@ C{serve ...}: a server of many.  C{leave DEVICE OWN-ADDRESS PEER PORT ROUNDS}: a
 often, and goes at once each time.  C{hasty OWN-ADDRESS PEER PORT ROUNDS}: the same by bare TCP.
 C{vanish DEVICE ADAPTER PEER PORT ROUNDS}: a client whose adapter, one of the kernel's, it deletes and adds
 again, so often.
+C{slots DEVICE OWN-ADDRESS PEER PORT}: a server of L{KILLS} streams, which then prints how many slots its
+device has, how many of them are free, and how many the adapter has given back unfilled.  C{amid ...}: as
+many clients of it, one after the other, each of which is killed behind the first packet of a message.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -30,6 +35,9 @@ ENOUGH = 3
 #: to be gone or back, in seconds.
 PATIENCE = 900.0
 ADAPTER_SECONDS = 60.0
+#: Clients that are killed amid a message, and how long that is: 64 packets with Ethernet's MTU.
+KILLS = 20
+LONG = 64 << 10
 #: How often an adapter is looked at, in seconds.
 _LOOK_SECONDS = 0.1
 
@@ -160,6 +168,92 @@ def rounds(isStream: bool, reactor: Any, device: str, here: str, there: str, por
     ended(reactor, side)
     made = connectProtocol(endpoint(reactor, there, port, device, isStream), side)
     made.addErrback(lambda failure: (say("failed", failure.value), reactor.stop()))
+
+
+def slots(reactor: Any, device: str, here: str, there: str, port: str) -> None:
+    """
+    The server of streams, whose slots are counted.
+    """
+    from twisted_ib.hca.fabric.hardware import slots as module
+    from twisted_ib.sdp import listenSDP
+
+    lost, flushed = [], []
+    found = module.StreamSlots.found
+
+    def counted(self: Any, completions: Any) -> None:
+        flushed.extend(each for each in completions if each.wr_id >= module.SHARED_RECEIVE and each.status)
+        found(self, completions)
+
+    module.StreamSlots.found = counted  # type: ignore[method-assign]
+
+    def tell(shared: Any) -> None:
+        say("slots", shared.count, "free", shared.posted + len(shared._given), "unfilled", len(flushed))
+        reactor.stop()
+
+    class Stream(Protocol):
+        transport: Any
+
+        def connectionMade(self) -> None:
+            self.shared = self.transport.queuePair.path.fabric.slots.shared
+
+        def connectionLost(self, reason: Any = None) -> None:
+            lost.append(reason)
+            if len(lost) == KILLS:
+                reactor.callLater(2 * module.RETIRED_SECONDS, tell, self.shared)
+
+    listenSDP(reactor, int(port), Factory.forProtocol(Stream), interface=here, device=device)
+    say("listens")
+
+
+class Long(Protocol):
+    """
+    A client's end that begins a message of many packets.
+    """
+
+    transport: Any
+
+    def connectionMade(self) -> None:
+        """
+        Begin.
+        """
+        self.transport.write(bytes(4 * LONG))
+
+
+def amid(device: str, here: str, there: str, port: str) -> None:
+    """
+    The clients: a process each.
+    """
+    for _ in range(KILLS):
+        child = os.fork()
+        if not child:
+            _amid(device, there, port)
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        assert os.WTERMSIG(status) == signal.SIGKILL, status
+    say("killed", KILLS)
+
+
+def _amid(device: str, there: str, port: str) -> None:
+    from twisted_ib.hca.fabric.roce.transmit import PacketTransmitter
+    from twisted_ib.hca.wire.opcodes import SEND_FIRST
+
+    sendOne = PacketTransmitter.sendOne
+
+    def cut(self: Any, path: Any, packets: list[Any]) -> None:
+        for each in packets:
+            cutOne(self, path, each)
+
+    def cutOne(self: Any, path: Any, packet: Any) -> None:
+        sendOne(self, path, packet)
+        if packet[0] == SEND_FIRST:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    PacketTransmitter.send, PacketTransmitter.sendOne = cut, cutOne  # type: ignore[method-assign]
+    reactor = install()
+    made = connectProtocol(endpoint(reactor, there, port, device, True), Long())
+    made.addErrback(lambda failure: (say("failed", failure.value), reactor.stop()))
+    reactor.callLater(PATIENCE, reactor.stop)
+    reactor.run()
 
 
 class Leaving(Protocol):
@@ -330,14 +424,17 @@ def main(kind: str, *rest: str) -> None:
     if kind == "hasty":
         hasty(*rest)
         return
+    if kind == "amid":
+        amid(*rest)
+        return
     reactor = install()
     if kind == "vanish":
         *given, rounds_ = rest
         reactor.callWhenRunning(Vanishing(reactor, *given).run, int(rounds_))
     elif kind == "leave":
         reactor.callWhenRunning(leave, reactor, *rest)
-    elif kind == "serve":
-        serve(reactor, *rest)
+    elif kind in ("serve", "slots"):
+        {"serve": serve, "slots": slots}[kind](reactor, *rest)
     else:
         name = kind.removeprefix("sdp-")
         {"echo": echo, "rounds": rounds}[name](name != kind, reactor, *rest)

@@ -649,8 +649,8 @@ class SharedTests(DevicesTestCase):
 
     def test_forged(self) -> None:
         """
-        Packets with made-up queue pair numbers reach the process of their slot alone, from whatever port: none
-        is handed on, and of slots that nobody has none is counted by anybody.
+        Packets with made-up queue pair numbers reach the process of their slot alone: none is handed on, and
+        those of a slot that nobody has are nobody's.
         """
         devices = [self.device(self.address) for _ in range(3)]
         source, counted = ownAddress(8), [0] * (len(devices) + 1)
