@@ -96,6 +96,13 @@ class Extensions:
             self.stream.reset()
         self.stream.cork()
 
+    def disconnected(self) -> None:
+        """
+        Process the peer's DisConn.
+        """
+        self.zeroCopyReceive.ended()
+        self.zeroCopySend.received = self.machine.other[2]
+
     def carried(self, message: Any, machine: Callable[[Any], Any]) -> Any:
         """
         Process a message that may carry stream bytes, and deliver these.
@@ -211,6 +218,7 @@ class Extensions:
         Fail the Deferreds of discarded sends: the connection has ended.
         """
         self.over = True
+        self.zeroCopySend.conclude()
         self.discard()
         orphans, self.orphans = self.orphans, []
         for deferred in orphans:

@@ -77,7 +77,7 @@ def _disConn(stream: Stream, buffer: Any, start: int, stop: int) -> None:
     # Revoke the SinkAvails first: the peer writes nothing after its DisConn, and a callback below may end the
     # connection.
     if stream.extensions is not None:
-        stream.extensions.zeroCopyReceive.ended()
+        stream.extensions.disconnected()
     stream.act(stream.machine.feed(Input.DISCONN))
 
 

@@ -42,6 +42,7 @@ class ZeroCopySend:
     @ivar writing: Items whose WRITEs are all posted and not all completed.
     @ivar size: Bytes in C{items} not sent.
     @ivar least: Registered memory shorter than this goes as Data.
+    @ivar received: The number of the last message that the peer had received when it ended; 0 before.
     @ivar plainLeast: Plain writes of at least so many bytes go like registered memory; L{None} if none do.
     """
 
@@ -54,6 +55,7 @@ class ZeroCopySend:
         "items",
         "least",
         "plainLeast",
+        "received",
         "size",
         "writing",
     )
@@ -64,9 +66,10 @@ class ZeroCopySend:
         self._retract = False
         self.items: deque[PendingSend | SendBuffer | Urgent] = deque()
         self.writing: deque[PendingSend] = deque()
-        # Items that were sent in place, each with the position after it, and the position that is reached.
-        self._sent: deque[tuple[int, PendingSend]] = deque()
-        self.size = self._reached = 0
+        # Items that were sent in place, each with the position after it and the number of its last message; and
+        # the position that is reached.
+        self._sent: deque[tuple[int, int, PendingSend]] = deque()
+        self.size = self._reached = self.received = 0
         self.least = limits.SDP_ZERO_COPY_LEAST
         self.plainLeast: int | None = None
 
@@ -319,7 +322,7 @@ class ZeroCopySend:
                 return True
             self.items.popleft()
             if reached:
-                self._sent.append((reached, item))
+                self._sent.append((reached, machine.sequence, item))
             else:
                 self._finish(item)
         else:
@@ -365,7 +368,16 @@ class ZeroCopySend:
         """
         sent = self._sent
         while sent and sent[0][0] <= self._reached:
-            self._finish(sent.popleft()[1])
+            self._finish(sent.popleft()[2])
+
+    def conclude(self) -> None:
+        """
+        Report what the peer has received of that, as the connection ends: the adapter may say so only after
+        the peer's end.
+        """
+        sent = self._sent
+        while sent and sent[0][1] <= self.received:
+            self._finish(sent.popleft()[2])
 
     # -- SrcAvails
 
@@ -539,7 +551,7 @@ class ZeroCopySend:
         @return: The Deferreds of what was dropped.
         """
         waiting = []
-        for item in (*(item for _, item in self._sent), *self.writing, *self.items):
+        for item in (*(item for _, _, item in self._sent), *self.writing, *self.items):
             if isinstance(item, PendingSend):
                 deferred = self._release(item)
                 if deferred is not None:

@@ -41,6 +41,8 @@ from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE, REMOTE_READ
 from twisted_ib.sdp import listenSDP
 from twisted_ib.switch.switch import explain
 
+#: The least number of a receive.
+RECEIVE = 1 << 63
 #: How often the same memory is sent.
 TRANSFERS = 4
 
@@ -172,6 +174,40 @@ class RegisteredContract(StreamContract):
             await done.addErrback(failed.append)
             self.assertEqual(len(failed), 1)
             await self.end(reactor, port, client, server)
+
+        self.drive(steps)
+
+    def test_late(self) -> None:
+        """
+        Of what the peer had received when it ended, its end says so, also where the adapter does only later.
+        """
+        data = bytes(range(256)) * 2048
+        late: list[tuple[AdapterPath, Any]] = []
+        held: set[AdapterPath] = set()
+        completed = AdapterPath.completed
+
+        def hold(path: AdapterPath, completion: Any) -> None:
+            if path in held and completion.wr_id < RECEIVE:
+                late.append((path, completion))
+            else:
+                completed(path, completion)
+
+        self.patch(AdapterPath, "completed", hold)
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            region = server.transport.registerMemory(bytearray(data))
+            held.add(server.transport.queuePair.path)
+            done = server.transport.writeRegistered(region)
+            await becomes(reactor, lambda: len(client.got()) == len(data))
+            self.assertFalse(done.called)
+            client.transport.loseConnection()
+            await done
+            held.clear()
+            for path, completion in late:
+                completed(path, completion)
+            await self.end(reactor, port, client, server)
+            self.assertEqual(client.got(), data)
 
         self.drive(steps)
 
