@@ -66,7 +66,7 @@ class ZeroCopySend:
         self._retract = False
         self.items: deque[PendingSend | SendBuffer | Urgent] = deque()
         self.writing: deque[PendingSend] = deque()
-        # Items that were sent in place, each with the position after it and the number of its last message; and
+        # Items that were sent in place, each with the position after it and its last message's number; and
         # the position that is reached.
         self._sent: deque[tuple[int, int, PendingSend]] = deque()
         self.size = self._reached = self.received = 0
