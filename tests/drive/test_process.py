@@ -433,6 +433,7 @@ print(len(hub.devices))
         complaints = self.ran(
             f"""{PATH}
 import os
+from types import SimpleNamespace
 from twisted_ib.hca.device.device import Device
 {CHILD}
 device = Device("lo0")
