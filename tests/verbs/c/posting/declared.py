@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from struct import Struct
@@ -123,7 +124,13 @@ def useDeclared(test: SynchronousTestCase) -> None:
 
 
 def record(
-    posting: Any, queue: Any, piece: SGE, id: int = 1, whole: int = 0, remote: tuple[int, int] | None = None
+    posting: Any,
+    queue: Any,
+    piece: SGE,
+    id: int = 1,
+    whole: int = 0,
+    remote: tuple[int, int] | None = None,
+    others: Sequence[SGE] = (),
 ) -> None:
     """
     Record a request, as C does.
@@ -134,15 +141,17 @@ def record(
     @param id: of a signalled SEND or WRITE, or of a receive.
     @param whole: 1 if it is a SEND, 2 if it is a short WRITE, 0 to take it as one of any operation.
     @param remote: the address and key that a WRITE is to.
+    @param others: more elements.
     """
     ffi = sys.modules[_MODULE].ffi
-    size = _RECORD.size + _PIECE.size
+    pieces = piece, *others
+    size = _RECORD.size + len(pieces) * _PIECE.size
     number = int(ffi.cast("uintptr_t", queue))
     code = _SEND if remote is None else _WRITE
     address, key = remote or (0, 0)
     flags = _SIGNALED | (whole == 2) << 30
-    octets = _RECORD.pack(number, id, address, 0, 0, size, code, flags, 1, 0, key, 0, whole == 1)
-    octets += _PIECE.pack(piece.addr, piece.length, piece.lkey)
+    octets = _RECORD.pack(number, id, address, 0, 0, size, code, flags, len(pieces), 0, key, 0, whole == 1)
+    octets += b"".join(_PIECE.pack(each.addr, each.length, each.lkey) for each in pieces)
     ffi.memmove(posting.buffers[posting.turn] + posting.fill, octets, size)
     queue.posted += 1
     posting.fill += size

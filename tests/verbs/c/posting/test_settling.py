@@ -191,6 +191,26 @@ class SettlingTests(VerbsTestCase):
         self.assertEqual(order, [1, 3, 0, 2])
         self.assertEqual((sends.taken, self.queue.taken), (2, 2))
 
+    def test_pieces(self) -> None:
+        """
+        A receive has all of its elements, whether it is the last that was recorded or one of several.
+        """
+        found: list[tuple[int, list[tuple[int, int]]]] = []
+        self.queue.accept = lambda requests: found.extend(
+            (each.id, [(piece.address, piece.length) for piece in each.pieces]) for each in requests
+        )
+        mr = self.ends[1].mr
+        pieces = [SGE(mr.buf + at, 8 + at, mr.lkey) for at in (0, 16, 32)]
+        expected = []
+        for count in 1, 2, 3:
+            for number in range(count):
+                id = 10 * count + number
+                one, *others = pieces[: number + 1]
+                record(self.postings.posting, self.queue._structure, one, id, others=others)
+                expected.append((id, [(each.addr, each.length) for each in (one, *others)]))
+            self.postings.settle()
+        self.assertEqual(found, expected)
+
     def test_short(self) -> None:
         """
         The limit of a queue with few places follows completions as soon as half of them are taken: C records
