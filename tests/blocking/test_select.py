@@ -355,6 +355,58 @@ class SelectTests(BlockingTestCase):
             each.exception(HANG_SECONDS)
         self.assertEqual([event for event in told if event[0] == one.fileno()], [(one.fileno(), 1)] * 50)
 
+    def test_epollEdges(self) -> None:
+        """
+        With EPOLLET what can be written to is told once, and with each other event, and again when there is
+        room that was not there.
+        """
+        ends = kernelSelect.EPOLLIN | kernelSelect.EPOLLOUT
+        for one, other in self.sdp, self.tcp:
+            at = one.fileno()
+            with select.epoll() as epoll:
+                epoll.register(one, ends | kernelSelect.EPOLLET)
+                self.assertEqual(epoll.poll(HANG_SECONDS), [(at, kernelSelect.EPOLLOUT)])
+                self.assertEqual(epoll.poll(0.02), [])
+                other.sendall(b"x")
+                self.assertEqual(epoll.poll(HANG_SECONDS), [(at, ends)])
+                self.assertEqual(one.recv(2), b"x")
+                self.assertEqual(epoll.poll(0.02), [])
+                epoll.modify(one, kernelSelect.EPOLLOUT | kernelSelect.EPOLLET)
+                self.assertEqual(epoll.poll(HANG_SECONDS), [(at, kernelSelect.EPOLLOUT)])
+                self._fill(one)
+                self.assertEqual(epoll.poll(0.02), [])
+                self._drain(other)
+                self.assertEqual(epoll.poll(HANG_SECONDS), [(at, kernelSelect.EPOLLOUT)])
+                self.assertEqual(epoll.poll(0.02), [])
+
+    def test_epollEdgesOfThreads(self) -> None:
+        """
+        A thread that waits with EPOLLET is told of room behind what another thread has sent meanwhile.
+        """
+        one, other = self.sdp
+        with select.epoll() as epoll:
+            epoll.register(one, kernelSelect.EPOLLOUT | kernelSelect.EPOLLET)
+            self.assertEqual(epoll.poll(HANG_SECONDS), [(one.fileno(), kernelSelect.EPOLLOUT)])
+            waiting = self.inThread(epoll.poll)
+            waitUntil(lambda: self.loop.sleeping)
+            self._fill(one)
+            self._drain(other)
+            self.assertEqual(waiting.result(HANG_SECONDS), [(one.fileno(), kernelSelect.EPOLLOUT)])
+
+    def _fill(self, one: Any) -> None:
+        # Until there is no room.
+        one.setblocking(False)
+        with self.assertRaises(BlockingIOError):
+            while True:
+                one.send(bytes(1 << 16))
+
+    def _drain(self, other: Any) -> None:
+        # Until nothing has come for a while.
+        other.settimeout(0.5)
+        with self.assertRaises(TimeoutError):
+            while other.recv(1 << 20):
+                pass
+
     def test_epollOfKernel(self) -> None:
         """
         An epoll object of a descriptor has the kernel's events of what was registered before.

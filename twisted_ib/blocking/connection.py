@@ -93,6 +93,7 @@ class Connection:
         timeout.
     @ivar move: Its move to the kernel's TCP, once one end has asked for that; else L{None}.
     @ivar local: The address of this end, as C{getsockname} returns it; C{peer} likewise.
+    @ivar turns: Those of the loop when this end last sent, or tried to.
     """
 
     listens: Final[Literal[False]] = False
@@ -106,8 +107,8 @@ class Connection:
         self.stream: RedirectedServer | RedirectedClient | None = None
         self.sockets, self.lost, self.inbox = 1, 0, Inbox()
         self.ended = self.peerEnded = self.over = self.isShut = self.isNew = False
-        # Whether recv waits for bytes, and some are unread for the transport; turns at the last send.
-        self._awaits, self._isUnread, self._turns = False, False, 0
+        # Whether recv waits for bytes, and some are unread for the transport.
+        self._awaits, self._isUnread, self.turns = False, False, 0
         self.move: Move | None = None
         self.local: tuple[Any, ...] = ()
         self.peer: tuple[Any, ...] = ()
@@ -424,10 +425,10 @@ class Connection:
                     raise failure(errno.EOPNOTSUPP)
                 if flags & _DONTWAIT and timeout is None:
                     timeout = 0.0
-                if self._turns == loop.driven.turns:
+                if self.turns == loop.driven.turns:
                     # Nobody has driven the loop since the last one: the peer may have gone.
                     loop.poll()
-                self._turns = loop.driven.turns
+                self.turns = loop.driven.turns
                 stream = self.stream
                 if stream is None or self.isShut:
                     raise self._broken()
@@ -491,11 +492,11 @@ class Connection:
                     loop.own()
                 path = queuePair.path
                 # The turns as in send().
-                if self._turns == loop.driven.turns and not self._glance(stream):
+                if self.turns == loop.driven.turns and not self._glance(stream):
                     return False
                 if path is not None and path.peerSleep[0] & 1:
                     path.alert()  # It wakes up while this goes on.
-                self._turns = loop.driven.turns
+                self.turns = loop.driven.turns
                 loop.inside = True
                 try:
                     # Of a batch of its own: Stream.write and DeviceProgress.flush, without what they ask.

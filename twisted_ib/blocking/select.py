@@ -278,7 +278,7 @@ def poll() -> Poll:
 
 class epoll:
     """
-    See L{select.epoll}; for sockets over SDP it is level-triggered, but for C{EPOLLONESHOT}.
+    See L{select.epoll}; for sockets over SDP it is level-triggered but for EPOLLONESHOT and EPOLLOUT.
     """
 
     _isForeign = False
@@ -294,6 +294,8 @@ class epoll:
         self._masks: dict[int, int] = {}
         #: Those of SDP that were taken from the kernel's object.
         self._taken: set[int] = set()
+        #: Those of EPOLLET that were found writable: when they had last been sent to (L{waits.sentAt}).
+        self._told: dict[int, int] = {}
         #: Of both, and of what the kernel has registered.  The loop's may be held when it is taken.
         self._lock = _newLock()
         pollers.add(self)
@@ -340,6 +342,7 @@ class epoll:
                 self._kernel.register(fd, eventmask)
                 self._taken.discard(descriptor)
             self._masks[descriptor] = eventmask
+            self._told.pop(descriptor, None)
             if eventmask & kernel.EPOLLONESHOT:
                 self._beside = _DRIVEN
         self._changed()
@@ -354,6 +357,7 @@ class epoll:
                     if not self._isForgotten(descriptor):
                         raise
             self._masks[descriptor] = eventmask
+            self._told.pop(descriptor, None)
             if eventmask & kernel.EPOLLONESHOT:
                 self._beside = _DRIVEN
         self._changed()
@@ -376,6 +380,7 @@ class epoll:
                     raise
             finally:
                 self._masks.pop(descriptor, None)
+                self._told.pop(descriptor, None)
                 self._taken.discard(descriptor)
         self._changed()
 
@@ -466,17 +471,24 @@ class epoll:
 
     def _wait(self, deadline: float | None, maxevents: int) -> tuple[list[tuple[int, int]], bool]:
         # Wait for SDP too; return the events, and whether the time is over.
-        masks = self._masks
+        masks, told = self._masks, self._told
+        sent: dict[int, int] = {}
         seen = 0
 
         def wanted() -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
             nonlocal seen
             seen = self._changes
+            sent.clear()
             with self._lock:
                 wants = []
                 for descriptor in self._offloaded():
                     if descriptor in self._taken or waits.isKernels(descriptor) or self._take(descriptor):
-                        wants.append((descriptor, masks[descriptor] & 0xFFFF))
+                        mask = masks[descriptor]
+                        if mask & kernel.EPOLLET:
+                            sent[descriptor] = waits.sentAt(descriptor)
+                            # Writable once, as epoll(7) says, until somebody has sent.
+                            mask &= ~_OUT if told.get(descriptor, -1) == sent[descriptor] else -1
+                        wants.append((descriptor, mask & 0xFFFF))
                 # An object of C{fromfd} has descriptors that only the kernel knows of.
                 hasOthers = self._isForeign or bool(masks.keys() - self._taken)
             others = [(self._kernel.fileno(), kernel.POLLIN)] if hasOthers else []
@@ -485,7 +497,7 @@ class epoll:
         with self._lock:
             self._waiting += 1
         try:
-            found, more = waits.wait(wanted, deadline, lambda: self._changes != seen)
+            found, more = waits.wait(wanted, deadline, lambda: self._changes != seen or waits.haveSent(sent))
         finally:
             with self._lock:
                 self._waiting -= 1
@@ -500,7 +512,13 @@ class epoll:
                 if mask is None or (mask & kernel.EPOLLONESHOT and not mask & 0xFFFF):
                     # Another thread has unregistered it, or has its one event.
                     del found[descriptor]
-                elif mask & kernel.EPOLLONESHOT:
+                    continue
+                if descriptor in sent and (skt := offloaded.get(descriptor)) is not None:
+                    # With another event this one is told, too.
+                    found[descriptor] |= waits.eventsOf(skt, mask & _OUT) & _OUT
+                    if found[descriptor] & _OUT:
+                        told[descriptor] = sent[descriptor]
+                if mask & kernel.EPOLLONESHOT:
                     masks[descriptor] = mask & ~0xFFFF
                     if descriptor not in self._taken:
                         self._kernel.modify(descriptor, mask & ~0xFFFF)

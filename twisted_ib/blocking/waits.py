@@ -92,6 +92,22 @@ def isKernels(descriptor: int) -> bool:
     return skt is None or (part is not None and part.listens and not part.alone)
 
 
+def sentAt(descriptor: int) -> int:
+    """
+    Return what tells one attempt to send over SDP, by whatever thread, from another; -2 where there is none.
+    """
+    skt = offloaded.get(descriptor)
+    part = None if skt is None or skt._sdp is None else skt._sdp.part
+    return -2 if part is None or part.listens else part.turns
+
+
+def haveSent(sent: dict[int, int]) -> bool:
+    """
+    Return whether there was one since L{sentAt} has returned these.
+    """
+    return any(sentAt(descriptor) != before for descriptor, before in sent.items())
+
+
 class _Watch:
     """
     One wait for descriptors of SDP, and for some of the kernel's.
