@@ -19,6 +19,7 @@ from twisted.trial.unittest import SkipTest
 import twisted_ib
 from tests.aio.case import HOST, LoopTestCase, Recorder
 from twisted_ib import limits
+from twisted_ib.aio.loop import EventLoop
 from twisted_ib.aio.streamsocket import StreamSocket
 from twisted_ib.hca.device.form import compiledModules
 from twisted_ib.hca.device.registry import addDevice, removeDevice
@@ -455,6 +456,32 @@ class LifeTests(LoopTestCase):
             server.close()
 
         self.play(scenario())
+
+    def test_runsItself(self) -> None:
+        """
+        A class that is derived and runs in its own way, as trio-asyncio's does, has TCP: nothing serves its
+        devices.
+        """
+
+        class Loop(EventLoop):
+            def run_forever(self) -> None:
+                super().run_forever()
+
+        async def scenario() -> None:
+            server = await asyncio.get_running_loop().create_server(Recorder, HOST, 0)
+            connect = asyncio.get_running_loop().create_connection
+            transport, _ = await connect(Recorder, *server.sockets[0].getsockname())
+            found.append(type(transport.get_extra_info("socket")) is StreamSocket)
+            transport.abort()
+            server.close()
+            await asyncio.sleep(0)
+
+        found: list[bool] = []
+        for made in EventLoop, Loop:
+            loop = made()
+            self.addCleanup(loop.close)
+            loop.run_until_complete(scenario())
+        self.assertEqual(found, [True, False])
 
     def test_otherThread(self) -> None:
         """

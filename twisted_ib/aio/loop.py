@@ -154,6 +154,10 @@ class EventLoop(_SelectorEventLoop):
         if reactor is None:
             self._check_closed()
             reactor = self._reactor = LoopReactor(self)
+            # A class that runs in its own way, as trio-asyncio's, gives no turns: its TCP is direct.
+            classes = type(self).__mro__
+            derived = classes[: classes.index(EventLoop)]
+            reactor._switchless = any("run_forever" in vars(each) for each in derived)
         return reactor
 
     # -- connecting
