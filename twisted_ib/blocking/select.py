@@ -471,9 +471,8 @@ class epoll:
 
     def _wait(self, deadline: float | None, maxevents: int) -> tuple[list[tuple[int, int]], bool]:
         # Wait for SDP too; return the events, and whether the time is over.
-        masks, told = self._masks, self._told
+        masks, told, seen = self._masks, self._told, 0
         sent: dict[int, int] = {}
-        seen = 0
 
         def wanted() -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
             nonlocal seen
@@ -483,8 +482,7 @@ class epoll:
                 wants = []
                 for descriptor in self._offloaded():
                     if descriptor in self._taken or waits.isKernels(descriptor) or self._take(descriptor):
-                        mask = masks[descriptor]
-                        if mask & kernel.EPOLLET:
+                        if (mask := masks[descriptor]) & kernel.EPOLLET:
                             sent[descriptor] = waits.sentAt(descriptor)
                             # Writable once, as epoll(7) says, until somebody has sent.
                             mask &= ~_OUT if told.get(descriptor, -1) == sent[descriptor] else -1
@@ -497,7 +495,9 @@ class epoll:
         with self._lock:
             self._waiting += 1
         try:
-            found, more = waits.wait(wanted, deadline, lambda: self._changes != seen or waits.haveSent(sent))
+            found, more = waits.wait(
+                wanted, deadline, lambda: self._changes != seen or (sent != {} and waits.haveSent(sent))
+            )
         finally:
             with self._lock:
                 self._waiting -= 1
