@@ -15,7 +15,6 @@ made since the package was imported, and the few of before that matter.
 from __future__ import annotations
 
 import atexit
-import gc
 import os
 import sys
 from _thread import _count as _threads
@@ -208,6 +207,8 @@ class Objects:
         """
         That was imported: it counts as old, as after a full collection.
         """
+        import gc
+
         # Else the program, or a reactor, keeps something frozen.
         isFree = not gc.get_freeze_count()
         if isFree:
@@ -220,6 +221,9 @@ class Objects:
         """
         @return: All that a program may have that is no module's; with some or all that is.
         """
+        # Programs of C, which have this module too, have no use for it.
+        import gc
+
         # Python 3.14 has other generations.
         if self._settled != _collections() or sys.version_info >= (3, 14):
             return gc.get_objects()
@@ -231,6 +235,8 @@ class Objects:
 
 
 def _collections() -> tuple[int, int]:
+    import gc
+
     _, middle, oldest = gc.get_stats()
     return middle["collections"], oldest["collections"]
 

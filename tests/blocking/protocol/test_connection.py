@@ -854,7 +854,7 @@ class SendTests(ConnectionCase):
         self.patch(self.loop.reactor, "_askAt", inf)
         for event in (lambda each: setattr(stream.queuePair, "pending", b"x"), lost):
             happens.append(event)
-            one._turns = self.loop.driven.turns
+            one.turns = self.loop.driven.turns
             self.assertFalse(one.sendDirect(b"x", 0.0))
             self.assertFalse(self.loop.inside)
             stream.queuePair.pending = None
