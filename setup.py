@@ -52,7 +52,6 @@ MODULES = [
     "twisted_ib/hca/services/requester.py",
     "twisted_ib/hca/services/responder.py",
     "twisted_ib/hca/services/sendqueue.py",
-    "twisted_ib/hca/services/work.py",
     "twisted_ib/hca/transport/psn.py",
     "twisted_ib/hca/transport/readrequests.py",
     "twisted_ib/hca/transport/reliable.py",
