@@ -26,7 +26,7 @@ RECORDED = {
     "blocking": 46,
     "configuration": 2,
     "dask": 11,
-    "hca": 77,
+    "hca": 75,
     "hca/base": 29,
     "hca/capture": 35,
     "hca/cm": 21,

@@ -237,7 +237,8 @@ class Objects:
 def _collections() -> tuple[int, int]:
     import gc
 
-    _, middle, oldest = gc.get_stats()
+    found: list[dict[str, int]] = gc.get_stats()
+    _, middle, oldest = found
     return middle["collections"], oldest["collections"]
 
 
