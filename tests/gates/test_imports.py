@@ -42,6 +42,8 @@ CALLED = {
         hca/device/registry.py _addressOfAdapter, hca/device/registry.py _withoutOptions,
         hca/device/registry.py parseRules, hca/fabric/hardware/provider.py loadVerbs,
         hca/fabric/iwarp/protocol/mpa.py _library""",
+    "of a module that is in the interpreter, and no file": """
+        drive/process.py Objects.settle, drive/process.py Objects.made, drive/process.py _collections""",
     "of a module that is there, or nobody would call": """
         blocking/tls.py _OpenSSLMemory.pending, blocking/tls.py _OpenSSLRecords.drive,
         blocking/tls.py carryOpenSSL""",
