@@ -775,6 +775,7 @@ class LoopsTestCase(RunTestCase):
         """
         said, complaints = process.communicate(timeout=HANG_SECONDS)
         self.assertEqual(process.returncode, 0, complaints)
+        self.assertEqual(complaints.splitlines()[-1][:1], "{", complaints)
         return said, json.loads(complaints.splitlines()[-1])
 
     def ran(self, program: str, *words: str, config: Path | None = None) -> tuple[str, dict[str, Any]]:

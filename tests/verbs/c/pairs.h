@@ -108,3 +108,14 @@ static union ibv_gid own_gid(void)
     IS(ibv_query_gid(context, 1, 0, &gid), 0);
     return gid;
 }
+
+/* Connect two queue pairs of this process with each other. */
+static void join(struct ibv_qp *one, struct ibv_qp *two)
+{
+    union ibv_gid gid = own_gid();
+
+    move(one, IBV_QPS_INIT);
+    move(two, IBV_QPS_INIT);
+    connect_to(two, one->qp_num, &gid);
+    connect_to(one, two->qp_num, &gid);
+}

@@ -63,10 +63,8 @@ int main(int count, char **words)
     struct ibv_mr *mr;
     struct ibv_wc wc;
     pthread_t poller;
-    union ibv_gid gid;
 
     open_device();
-    gid = own_gid();
     mr = MADE(ibv_reg_mr(pd, memory, sizeof memory, RIGHTS));
     sides[0].cq = queue(2 * SLOTS, NULL);
     sides[1].cq = queue(2 * SLOTS, NULL);
@@ -79,10 +77,7 @@ int main(int count, char **words)
         sides[1].qp = queue_pair(sides[1].cq);
         if (each == 1)
             pthread_create(&poller, NULL, poll_all, NULL);
-        move(sides[0].qp, IBV_QPS_INIT);
-        move(sides[1].qp, IBV_QPS_INIT);
-        connect_to(sides[1].qp, sides[0].qp->qp_num, &gid);
-        connect_to(sides[0].qp, sides[1].qp->qp_num, &gid);
+        join(sides[0].qp, sides[1].qp);
         for (int slot = 0; slot < SLOTS; slot++) {
             post(mr, each * ROUND, slot);
             if (slot == before)

@@ -45,14 +45,10 @@ static void quiet(void)
     struct ibv_cq *cq = queue(8, NULL);
     struct ibv_qp *from = queue_pair(cq), *to = queue_pair(cq);
     struct ibv_send_wr wr = {.opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED}, *bad;
-    union ibv_gid gid = own_gid();
     struct ibv_wc wc;
     long before;
 
-    move(from, IBV_QPS_INIT);
-    move(to, IBV_QPS_INIT);
-    connect_to(to, from->qp_num, &gid);
-    connect_to(from, to->qp_num, &gid);
+    join(from, to);
     do {
         IS(receive(to, 1), 0);
         IS(ibv_post_send(from, &wr, &bad), 0);
@@ -416,7 +412,6 @@ static void *receiver(void *nothing)
 static void fire(int threads)
 {
     pthread_t senders[MOST_QUEUES], receivers[threads];
-    union ibv_gid gid = own_gid();
 
     for (int each = 0; each < queues; each++) {
         struct line *line = lines + each;
@@ -428,10 +423,7 @@ static void fire(int threads)
         line->mr = MADE(ibv_reg_mr(pd, line->memory, sizeof line->memory, IBV_ACCESS_LOCAL_WRITE));
         line->seen = calloc(messages, 1);
         line->left = messages;
-        move(line->from, IBV_QPS_INIT);
-        move(line->to, IBV_QPS_INIT);
-        connect_to(line->to, line->from->qp_num, &gid);
-        connect_to(line->from, line->to->qp_num, &gid);
+        join(line->from, line->to);
         for (int slot = 0; slot < SLOTS; slot++)
             post_receive(line, slot);
     }

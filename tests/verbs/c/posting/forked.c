@@ -15,19 +15,14 @@ const char *echo(const char *text)
     struct ibv_recv_wr wanted = {.sg_list = &to, .num_sge = 1}, *unwanted;
     struct ibv_qp *sender, *receiver;
     struct ibv_wc wc[2];
-    union ibv_gid gid;
     struct ibv_cq *cq;
 
     open_device();
-    gid = own_gid();
     to.lkey = ((struct ibv_mr *)MADE(ibv_reg_mr(pd, received, sizeof received, RIGHTS)))->lkey;
     cq = queue(16, NULL);
     sender = queue_pair(cq);
     receiver = queue_pair(cq);
-    move(sender, IBV_QPS_INIT);
-    move(receiver, IBV_QPS_INIT);
-    connect_to(receiver, sender->qp_num, &gid);
-    connect_to(sender, receiver->qp_num, &gid);
+    join(sender, receiver);
     strncpy(inlined, text, sizeof inlined - 1);
     IS(ibv_post_recv(receiver, &wanted, &unwanted), 0);
     IS(ibv_post_send(sender, &wr, &bad), 0);

@@ -18,18 +18,13 @@ static struct ibv_qp *from, *to;
 
 static void open_pair(void)
 {
-    union ibv_gid gid;
 
     open_device();
-    gid = own_gid();
     mr = MADE(ibv_reg_mr(pd, memory, sizeof memory, RIGHTS));
     cq = queue(4096, NULL);
     from = queue_pair(cq);
     to = queue_pair(cq);
-    move(from, IBV_QPS_INIT);
-    move(to, IBV_QPS_INIT);
-    connect_to(to, from->qp_num, &gid);
-    connect_to(from, to->qp_num, &gid);
+    join(from, to);
 }
 
 /* A thread that is on its way into Python to poll, or out of it: it attends, and stands still. */
@@ -154,10 +149,8 @@ static void replaced(void)
 {
     struct ibv_srq_init_attr attr = {.attr = {.max_wr = 64, .max_sge = 1}};
     struct ibv_qp_init_attr own = {.qp_type = IBV_QPT_RC, .cap = {.max_send_wr = 2, .max_recv_wr = 64, 1, 1}};
-    union ibv_gid gid;
 
     open_device();
-    gid = own_gid();
     mr = MADE(ibv_reg_mr(pd, memory, sizeof memory, RIGHTS));
     own.send_cq = own.recv_cq = cq = queue(4096, NULL);
     for (int round = 0; round < 2; round++) {
@@ -167,10 +160,7 @@ static void replaced(void)
         from = MADE(ibv_create_qp(pd, &own));
         own.srq = srq;
         to = MADE(ibv_create_qp(pd, &own));
-        move(from, IBV_QPS_INIT);
-        move(to, IBV_QPS_INIT);
-        connect_to(to, from->qp_num, &gid);
-        connect_to(from, to->qp_num, &gid);
+        join(from, to);
         /* The second message waits for the receive that was left to a poll: the thread that serves peers posts it. */
         memory[0][1][0] = 100 + round;
         IS(take_from(srq, 0), 0);
@@ -597,19 +587,14 @@ static void shared(void)
     struct ibv_srq_attr smaller = {32, 1, 0};
     struct ibv_sge own;
     struct ibv_recv_wr wr = {.sg_list = &own, .num_sge = 1}, *bad = NULL;
-    union ibv_gid gid;
     long before;
 
     open_pair();
-    gid = own_gid();
     srq = attr.srq = MADE(ibv_create_srq(pd, &wanted));
     attr.send_cq = attr.recv_cq = cq;
     from = MADE(ibv_create_qp(pd, &attr));
     to = MADE(ibv_create_qp(pd, &attr));
-    move(from, IBV_QPS_INIT);
-    move(to, IBV_QPS_INIT);
-    connect_to(to, from->qp_num, &gid);
-    connect_to(from, to->qp_num, &gid);
+    join(from, to);
     begin_attending(&entering);
     before = entries;
     own = piece(1, 0);
