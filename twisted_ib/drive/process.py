@@ -183,7 +183,7 @@ class Objects:
     """
 
     def __init__(self) -> None:
-        # What has finalizers, and was made before that.
+        # Objects with finalizers that were made before that.
         self._old: list[ref[object]] = []
         #: The numbers of collections until then; C{None} before.
         self._settled: tuple[int, int] | None = None

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from twisted_ib import limits
-from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import PathLostError, QueuePairError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.operation import RESPONSES
@@ -132,7 +131,6 @@ def changedBy(attributes: dict[str, Any], before: Attributes = _UNSET) -> Attrib
     return attrs.evolve(before, **known) if known else before
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class WorkQueues:
     """
     The two work queues of a queue pair.
@@ -171,7 +169,6 @@ class WorkQueues:
         "timers",
         "unreachable",
     )
-    __deletable__ = ("receiveCompletions", "sendCompletions")
 
     def __init__(
         self,

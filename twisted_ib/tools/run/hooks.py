@@ -422,7 +422,7 @@ _INSPECT: dict[str, Callable[..., object]] = {
     "isgenerator": lambda value: isinstance(value, GeneratorType),
     "ismethod": lambda value: isinstance(value, MethodType),
 }
-#: What Twisted has of C{typing_extensions}, which is in C{typing} from Python 3.11 on.
+#: Names of C{typing_extensions} that Twisted uses; from Python 3.11 on they are in C{typing}.
 _TYPES = ("Concatenate", "ParamSpec", "Self", "TypeAlias", "TypedDict")
 
 

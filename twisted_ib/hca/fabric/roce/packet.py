@@ -228,7 +228,7 @@ class PacketFabric(AddressDirectory):
         if program is None:
             return
         self.link.sift(packed(program))
-        # Who begins to listen writes that first, then ends this: it is seen here, or ended there.
+        # A process that begins to listen writes that first, then ends this: it is seen here, or ended there.
         if table is not None and table.number != before:
             self.link.sift(b"")
         self.want()
