@@ -276,7 +276,8 @@ class Stream:
         """
         if data.__class__ is bytes and data and _ident() == self.thread:
             length = len(data)
-            if length <= self.direct:
+            # Zero first: it ends the question for every write of a stream that is being gathered.
+            if self.direct and length <= self.direct:
                 device = self.channel.device
                 if self.batch != device.batch:
                     self.batch = device.batch
