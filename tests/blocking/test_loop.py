@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from socket import socketpair
 from subprocess import PIPE, Popen, run
-from threading import get_ident
+from threading import Event, get_ident
 from time import monotonic, sleep
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ from tests.support.descriptors import exactly
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import select, socket
 from twisted_ib.blocking import loop as module
+from twisted_ib.drive import threads
 from twisted_ib.drive.turn import Turn
 from twisted_ib.drive.waiter import DrivingLock, LockQueue
 from twisted_ib.hca.device.registry import addDevice, removeDevice
@@ -479,8 +480,12 @@ class LoopTests(BlockingTestCase):
 
         def busy(*_: object) -> int:
             self.loop.busy, self.loop.busyUntil = 2 * module.BUSY_TURNS - 1, 0.0
-            self.loop.driven.inThreads = 1
             return 0
+
+        # Whatever it does, it may wait for the lock.
+        over = Event()
+        self.addCleanup(over.set)
+        threads.begin(over.wait, name="beside")
 
         for turn in (interrupted, busy):
             self.patch(self.loop, "turn", turn)

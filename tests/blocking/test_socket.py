@@ -351,7 +351,7 @@ class StreamTests(BlockingTestCase):
                     limits.append(limit)
                 return poller.poll(limit, most)
 
-        def beside() -> int:
+        def beside(now: float) -> int:
             held.clear()
             gc.collect()
             return 0

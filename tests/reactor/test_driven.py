@@ -44,7 +44,7 @@ class Drivers:
         Nobody waits.
         """
 
-    def threadsBeside(self) -> int:
+    def threadsBeside(self, now: float) -> int:
         """
         Seven wait.
         """

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from twisted_ib.blocking.descriptors import elsewhere, isElsewhere, isUsed, letAllGo
 from twisted_ib.drive.process import life
+from twisted_ib.drive.threads import Others
 from twisted_ib.drive.turn import Found
 from twisted_ib.drive.waiter import DrivingLock, LockQueue, NoLock, Waiter, handlers, tell
 from twisted_ib.hca.host.libc import sameAction
@@ -95,6 +96,7 @@ class BlockingLoop:
         self._leaderReady: Callable[[], object] | None = None
         self.followers: list[Waiter] = []
         self._deputy: Waiter | None = None
+        self._others = Others()
 
     def __enter__(self) -> None:
         if not self.lock.acquire(False):
@@ -145,11 +147,16 @@ class BlockingLoop:
         while self.orphans:
             self.orphans.popleft()()
 
-    def threadsBeside(self) -> int:
+    def threadsBeside(self, now: float) -> int:
         """
-        Return how many threads may need the interpreter while the leader polls.
+        Return how many threads may need the interpreter while the leader polls: none if all others sleep.
+
+        @param now: By C{monotonic}.
         """
-        return active_count() - 1 - len(self.followers)
+        others = self._others
+        if now >= others.until:
+            others.look(now)
+        return active_count() - 1 - len(self.followers) if others.areWorking else 0
 
     def isWithin(self) -> bool:
         """
@@ -301,7 +308,7 @@ class BlockingLoop:
                     return None
                 self.busy += 1
                 # A peer that sends without an end keeps no other thread from its own part.
-                if not self.busy % BUSY_TURNS and (self.followers or self.driven.inThreads):
+                if not self.busy % BUSY_TURNS and (self.followers or active_count() > 1):
                     if self.busy == BUSY_TURNS:
                         self.busyUntil = monotonic() + BRIEF_SECONDS
                     elif monotonic() >= self.busyUntil:

@@ -54,8 +54,9 @@ class Drivers(Protocol):
         The calling thread has slept, and the devices were taken meanwhile.
         """
 
-    def threadsBeside(self) -> int:
+    def threadsBeside(self, now: float) -> int:
         """
+        @param now: By C{monotonic}.
         @return: How many threads may need the interpreter while the leader polls.
         """
 
@@ -124,14 +125,15 @@ class DrivenReactor(IBReactor):
             limit = 0.0
         elif calm is not None and (limit is None or calm < limit):
             limit = calm
-        deviceLoop.inThreads = self.drivers.threadsBeside()
+        now = monotonic()
+        deviceLoop.inThreads = self.drivers.threadsBeside(now)
         seconds = 0.0
         if not worked and limit != 0:
             if not isPolled and deviceLoop.spin(self, channels, limit):
                 worked = progress(channels) or 1
             else:
                 seconds = self.rest.begin(channels, self.seconds, limit)
-        self._askAt = monotonic() + (BRIEF_SECONDS if calm is None else min(calm, BRIEF_SECONDS))
+        self._askAt = now + (BRIEF_SECONDS if calm is None else min(calm, BRIEF_SECONDS))
         self._sleep(seconds, kernel)
         done = self.rest.end(self._channels, self.seconds, seconds)
         if done and seconds != 0:

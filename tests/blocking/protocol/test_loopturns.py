@@ -577,19 +577,24 @@ class LoopTests(TurnCase):
 
     def test_threads(self) -> None:
         """
-        Threads that may need the interpreter are those that do not wait for the loop.
+        Threads that may need the interpreter are those that do not wait for the loop, if any of them works.
         """
         loop = self.turning().drivers
-        before = loop.threadsBeside()
+        for each in (loop, self.loop):
+            self.patch(each._others, "areWorking", True)
+            self.patch(each._others, "until", inf)
+        before = loop.threadsBeside(0.0)
         self.assertEqual(before, active_count() - 1)
         one, other = self.pair()
         self.loop.poll()
         waiting = [self.inThread(one.recv, 1)]
         waitUntil(lambda: self.loop.sleeping)
-        self.assertEqual(loop.threadsBeside(), before + len(self._threads._threads))  # type: ignore[union-attr]
+        self.assertEqual(loop.threadsBeside(0.0), before + len(self._threads._threads))  # type: ignore[union-attr]
         waiting.append(self.inThread(other.recv, 1))
         waitUntil(lambda: len(self.loop.followers) == 1)
-        self.assertEqual(self.loop.threadsBeside(), loop.threadsBeside() - 1)
+        self.assertEqual(self.loop.threadsBeside(0.0), loop.threadsBeside(0.0) - 1)
+        self.patch(loop._others, "areWorking", False)
+        self.assertEqual(loop.threadsBeside(0.0), 0)
         one.shutdown(2)
         other.shutdown(2)
         for each in waiting:
