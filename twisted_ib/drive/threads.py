@@ -41,7 +41,7 @@ class Others:
     Whether threads beside the calling one work, of which each is to have the interpreter soon.  One that
     waits, in whatever call, uses no CPU.
 
-    @ivar areWorking: What the last look of any thread has found.
+    @ivar areWorking: Whether they did at the last look of any thread.
     @ivar until: When that is to be asked anew: the time of L{look}, seconds.
     """
 

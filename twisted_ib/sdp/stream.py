@@ -276,8 +276,7 @@ class Stream:
         """
         if data.__class__ is bytes and data and _ident() == self.thread:
             length = len(data)
-            # Zero first: it ends the question for every write of a stream that is being gathered.
-            if self.direct and length <= self.direct:
+            if self.direct and length <= self.direct:  # 0 while a stream is gathered.
                 device = self.channel.device
                 if self.batch != device.batch:
                     self.batch = device.batch
