@@ -333,7 +333,9 @@ class SelectTests(BlockingTestCase):
         """
         Of two threads that wait, one has the event of EPOLLONESHOT.
         """
-        one, other = self.sdp
+        # It sleeps, and is to stay over SDP.
+        self.rules("timeout short 0\nuse both listen * *:*\nuse both connect * *:*\n")
+        one, other = self.pair()
         epoll, told = select.epoll(), []
         self.addCleanup(epoll.close)
         mask = kernelSelect.EPOLLIN | kernelSelect.EPOLLONESHOT

@@ -16,7 +16,7 @@ from tests.support.calls import requireReplaceable
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.drive.turn import Idle
 from twisted_ib.reactor import driven as module
-from twisted_ib.reactor.driven import BRIEF_SECONDS, LEARN_TURNS, DrivenReactor
+from twisted_ib.reactor.driven import BRIEF_SECONDS, LEARN_TURNS, LEARN_TURNS_ASLEEP, DrivenReactor
 from twisted_ib.reactor.loop import EPOLL_EVERY, DeviceLoop
 
 #: What C{monotonic} is ahead of the reactor's clock.
@@ -57,7 +57,8 @@ class Loop(SimpleNamespace):
     """
 
     def __init__(self, log: list[Any]) -> None:
-        super().__init__(turns=0, inThreads=0, polling=SimpleNamespace(woken=lambda: log.append("woken")))
+        polling = SimpleNamespace(woken=lambda: log.append("woken"), hits=1.0)
+        super().__init__(turns=0, inThreads=0, polling=polling)
         self.log, self.finds = log, False
         self.calmFor: float | None = None
 
@@ -177,7 +178,8 @@ class TurnTests(DrivenTestCase):
         reactor = self.reactor
         self.assertIs(reactor._started, True)
         self.assertEqual((reactor._askAt, reactor._idleUntil, reactor._idleTurns), (0.0, 0.0, -1))
-        self.assertEqual(LEARN_TURNS & (LEARN_TURNS - 1), 0)
+        for turns in (LEARN_TURNS, LEARN_TURNS_ASLEEP):
+            self.assertEqual(turns & (turns - 1), 0)
         self.assertTrue(0.004 < BRIEF_SECONDS < 0.02)
 
     def test_found(self) -> None:
@@ -295,7 +297,7 @@ class TurnTests(DrivenTestCase):
 
     def test_learn(self) -> None:
         """
-        Which connections gain is looked at once in L{LEARN_TURNS} turns.
+        Which connections gain is looked at once in L{LEARN_TURNS} turns, sooner where they sleep.
         """
         learned: list[int] = []
         self.reactor._switch = SimpleNamespace(learn=lambda channels: learned.append(self.loop.turns))
@@ -303,6 +305,12 @@ class TurnTests(DrivenTestCase):
         for _ in range(2 * LEARN_TURNS + 1):
             self.turn(0)
         self.assertEqual(learned, [LEARN_TURNS, 2 * LEARN_TURNS])
+        self.loop.polling.hits = 0.49
+        self.loop.turns = 0
+        del learned[:]
+        for _ in range(2 * LEARN_TURNS_ASLEEP + 1):
+            self.turn(0)
+        self.assertEqual(learned, [LEARN_TURNS_ASLEEP, 2 * LEARN_TURNS_ASLEEP])
 
 
 class BriefTests(DrivenTestCase):

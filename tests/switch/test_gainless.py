@@ -15,8 +15,10 @@ from twisted_ib import limits
 from twisted_ib.switch import gainless
 from twisted_ib.switch.gainless import (
     ASLEEP_MESSAGES,
+    ASLEEP_MESSAGES_SOON,
     ASLEEP_OCTETS,
     ASLEEP_SHARE,
+    ASLEEP_SHARE_SOON,
     GAINLESS_IN_SUCCESSION,
     LEARN_QUEUE_PAIRS,
     SHORT_MESSAGES,
@@ -24,6 +26,9 @@ from twisted_ib.switch.gainless import (
 )
 from twisted_ib.switch.reason import Reason, decisions
 from twisted_ib.switch.switch import Switch
+
+#: Sleeps of so many messages that are fewer than half of them, and more than a quarter.
+FEW = ASLEEP_MESSAGES // ASLEEP_SHARE_SOON - 1
 
 
 class FakeDevice:
@@ -271,7 +276,7 @@ class LookTests(SynchronousTestCase):
         self.assertEqual(look(ASLEEP_MESSAGES, most + 1, most - 1), self.ends[:1])
         # Answered ones do not count, whoever sleeps.
         self.assertEqual(look(ASLEEP_MESSAGES, ASLEEP_MESSAGES, most), [])
-        self.assertEqual(look(ASLEEP_MESSAGES - 1, ASLEEP_MESSAGES), [])
+        self.assertEqual(look(ASLEEP_MESSAGES - 1, FEW), [])
         self.assertEqual(look(1, 0), self.ends[:1])
 
     def test_own(self) -> None:
@@ -287,6 +292,7 @@ class LookTests(SynchronousTestCase):
         as long as the messages end sleeps.
         """
         half = ASLEEP_MESSAGES // 2
+        few = half // ASLEEP_SHARE_SOON - 1
 
         def turn(*sleeps: int) -> list[Any]:
             found = []
@@ -295,11 +301,11 @@ class LookTests(SynchronousTestCase):
                 found += self.look(half, each, end=1)
             return found
 
-        self.assertEqual(turn(half), [])
-        self.assertEqual(turn(half), self.ends)
+        self.assertEqual(turn(few), [])
+        self.assertEqual(turn(few), self.ends)
         # What they had before a look at which the messages ended none does not count.
-        self.assertEqual(turn(half, 0, half), [])
-        self.assertEqual(turn(half), self.ends)
+        self.assertEqual(turn(few, 0, few), [])
+        self.assertEqual(turn(few), self.ends)
 
     def test_number(self) -> None:
         """
@@ -319,15 +325,43 @@ class LookTests(SynchronousTestCase):
             self.channel.users.append(self.ends[-1])
             self.received += received
             self.ends[-1].received = received
-        self.assertEqual(self.look(sleeps=self.received), self.ends[2:3])
+        self.assertEqual(self.look(sleeps=2 * FEW), self.ends[2:3])
 
     def test_enough(self) -> None:
         """
         Too few are kept for the next look.
         """
-        self.assertEqual(self.look(ASLEEP_MESSAGES - 1, ASLEEP_MESSAGES), [])
+        self.assertEqual(self.look(ASLEEP_MESSAGES - 1, FEW), [])
         self.assertEqual(self.look(1), self.ends[:1])
         self.assertEqual(self.look(ASLEEP_MESSAGES), [])
+
+    def test_soon(self) -> None:
+        """
+        Fewer suffice if half of them have ended sleeps, of the connection as of the device.
+        """
+        half = ASLEEP_MESSAGES_SOON // ASLEEP_SHARE_SOON
+        self.assertEqual(self.look(ASLEEP_MESSAGES_SOON - 1, half), [])
+        self.assertEqual(self.look(1), self.ends[:1])
+        self.assertEqual(self.look(ASLEEP_MESSAGES_SOON, half - 1), [])
+        self.assertEqual(self.look(0, 1), self.ends[:1])
+        self.look(ASLEEP_MESSAGES_SOON - 1, ASLEEP_MESSAGES_SOON - 1, end=1)
+        self.assertEqual(self.look(1, 1), [])
+        self.assertEqual(self.look(ASLEEP_MESSAGES_SOON, ASLEEP_MESSAGES_SOON), self.ends[:1])
+
+    def test_begins(self) -> None:
+        """
+        The messages of a device's first connection count from its beginning, not what was before.
+        """
+        self.fabric.sleeps += ASLEEP_MESSAGES
+        self.known = Gainless()
+        self.known.begins(self.channel)
+        self.assertEqual(self.look(ASLEEP_MESSAGES_SOON), [])
+        self.known.begins(self.channel)
+        self.assertEqual(self.look(0, ASLEEP_MESSAGES_SOON), self.ends[:1])
+        self.known = Gainless()
+        self.fabric.octets = lambda: None
+        self.known.begins(self.channel)
+        self.assertEqual(len(self.known._seen), 0)
 
     def test_long(self) -> None:
         """

@@ -200,7 +200,9 @@ class SwitchedConnecting(Connecting):
 
     def carried(self, transport: RedirectedClient) -> None:
         # The kernel's socket keeps its number until it is closed.
-        self.transport, self._sleeps = transport, transport.channel.device.fabric.sleeps
+        channel = transport.channel
+        self.transport, self._sleeps = transport, channel.device.fabric.sleeps
+        self.reactor.switch.candidates.gainless.begins(channel)
 
     def connectionLost(self, reason: Failure) -> None:
         # The switch learns whether the connection has gained from SDP.

@@ -14,6 +14,7 @@ import selectors
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import repeat
 from math import ceil
 from operator import index
 from threading import RLock
@@ -76,6 +77,7 @@ pollers: Final = _Pollers()
 # select(2), notes: what poll(2) calls these is ready to read, to write, and exceptional there.
 _READABLE: Final = kernel.POLLIN | kernel.POLLHUP | kernel.POLLERR
 _WRITABLE: Final = kernel.POLLOUT | kernel.POLLERR
+_NUMBERS: Final = frozenset((int,))
 
 # -- select
 
@@ -102,12 +104,13 @@ def select(
     if timeout is not None and timeout < 0:
         raise ValueError("timeout must be non-negative")
     now = monotonic()
-    # As deadlineOf() has it, without a call.
+    # As deadlineOf() has it, and below _descriptor(), without a call each.
     deadline = None if timeout is None else now + timeout if timeout else 0.0
     waited: list[None] = []
     plain: list[_Lists] = []
     idle = waits.Idle.last
-    if idle is not None and not held.keys().isdisjoint(map(_descriptor, lists[0])):
+    read = lists[0] if _NUMBERS.issuperset(map(type, lists[0])) else map(_descriptor, lists[0])
+    if idle is not None and not held.keys().isdisjoint(read):
         # As _selectIdly() does, and the deadline is that of the devices.
         call = partial(_selectBeside, lists, plain, waited, idle.bell)
         if idle.wait(call, None if timeout is None else timeout * 1e3, now) is not None:
@@ -158,8 +161,8 @@ def _selectBeside(
     if found[0] and found[0][-1] is at:
         return [bell]
     plain.append(found)
-    events = [(_descriptor(each), _IN) for each in found[0]]
-    return events or [(-1, _OUT)] * bool(found[1] or found[2])
+    read = found[0] if _NUMBERS.issuperset(map(type, found[0])) else map(_descriptor, found[0])
+    return [*zip(read, repeat(_IN))] or [(-1, _OUT)] * bool(found[1] or found[2])
 
 
 def _selectIdly(
@@ -201,7 +204,7 @@ class Poll:
         See C{select.poll.register}.
         """
         self._kernel.register(fd, eventmask)
-        self._masks[_descriptor(fd)] = eventmask
+        self._masks[fd if fd.__class__ is int else _descriptor(fd)] = eventmask
         self._beside = _DRIVEN
 
     def modify(self, fd: Any, eventmask: int, /) -> None:
@@ -228,15 +231,12 @@ class Poll:
             return self._kernel.poll(timeout)
         now = monotonic()
         idle, both = self._beside
-        if idle.holds:
-            plain = idle.wait(both, timeout, now)
-            if plain is not None:
-                return plain
-        # A copy: other threads may register meanwhile.
-        masks = self._masks.copy()
-        if masks.keys().isdisjoint(held.keys()):
+        if idle.holds and (plain := idle.wait(both, timeout, now)) is not None:
+            return plain
+        if self._masks.keys().isdisjoint(held.keys()):
             return self._kernel.poll(timeout)
-        ours, others = waits.divided(masks)
+        # A copy: other threads may register meanwhile.
+        ours, others = waits.divided(self._masks.copy())
         deadline = None
         if timeout is not None and timeout >= 0:
             deadline = now + ceil(timeout) * 1e-3 if timeout else 0.0

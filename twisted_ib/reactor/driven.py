@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 #: Seconds for which delayed calls, deadlines and descriptors have no turn, if all sleeps between ended with
 #: messages.  Longer than a kernel's tick (4 ms at 250 Hz): for a shorter sleep it sets the clock's interrupt.
 BRIEF_SECONDS: Final = 1e-2
-#: Turns after which it is looked whether connections that stand gain; a power of two.
+#: Turns after which it is looked whether connections that stand gain, and where polling mostly finds nothing,
+#: so that they sleep; powers of two.
 LEARN_TURNS: Final = 128
+LEARN_TURNS_ASLEEP: Final = 32
 _Result = TypeVar("_Result")
 
 
@@ -138,7 +140,7 @@ class DrivenReactor(IBReactor):
         done = self.rest.end(self._channels, self.seconds, seconds)
         if done and seconds != 0:
             deviceLoop.polling.woken()
-        if not turns & (LEARN_TURNS - 1):
+        if not turns & ((LEARN_TURNS if deviceLoop.polling.hits >= 0.5 else LEARN_TURNS_ASLEEP) - 1):
             self.switch.learn(self._channels)
         return worked + done
 

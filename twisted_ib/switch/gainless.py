@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from math import inf
 from operator import sub
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from twisted_ib import limits
 from twisted_ib.configuration.words import TCP
@@ -43,8 +43,12 @@ _ASLEEP: Final = Fallback("asleep", "blocking and mostly asleep: SDP gains nothi
 _TLS: Final = Fallback("tls", "blocking TLS: SDP gains nothing here")
 #: Queue pairs of a device, at most, that are looked at for that: each look asks all of them.
 LEARN_QUEUE_PAIRS: Final = 256
-#: Messages that a device, and one of its connections, has received or sent, at least, before that is judged.
+#: Messages that a device, and one of its connections, has received or sent, at least, before that is judged;
+#: and before it is if half of them have ended a sleep.  A program that always sleeps is slower than over TCP
+#: until then; one that polls has six in vain until it sleeps.
 ASLEEP_MESSAGES: Final = 128
+ASLEEP_MESSAGES_SOON: Final = 32
+ASLEEP_SHARE_SOON: Final = 2
 #: A connection gains nothing if more than one message in so many has ended a sleep: as measured between two
 #: processes, what such a one costs beyond TCP's is several times what one saves that polling finds.
 ASLEEP_SHARE: Final = 4
@@ -60,6 +64,9 @@ class _Seen(NamedTuple):
     sent: int
     received: int
     octets: int
+
+
+_Counted: TypeAlias = "tuple[_Seen, dict[int, tuple[int, int]]]"
 
 
 class Gainless:
@@ -80,7 +87,7 @@ class Gainless:
         decisions.clear()
         #: By device: what it had at the last look that saw enough, and the messages that its connections had
         #: sent and received, by their queue pairs.
-        self._seen: dict[Device, tuple[_Seen, dict[int, tuple[int, int]]]] = {}
+        self._seen: dict[Device, _Counted] = {}
 
     def ended(self, host: str, port: int, sent: int, received: int, sleeps: int, now: float) -> None:
         """
@@ -153,47 +160,64 @@ class Gainless:
         """
         decisions.clear()
 
+    def begins(self, channel: DeviceChannel) -> None:
+        """
+        A connection begins: its messages count from now on, if it is the first of its device.
+        """
+        device = channel.device
+        if device not in self._seen and (counted := _counted(device, ())) is not None:
+            self._seen[device] = counted
+
     def look(self, channels: Iterable[DeviceChannel]) -> list[RedirectedClient]:
         """
         Return the connections that stand and gain nothing: the messages of their device have mostly ended
-        sleeps since the last look that saw L{ASLEEP_MESSAGES}, are short, and so many are their own.  Where
+        sleeps since the last look that saw enough of them, are short, and so many are their own.  Where
         nearly all were sent, as in a log, the sleeps are those of the peers, which it has woken.
         """
         seen, self._seen = self._seen, {}
         found: list[RedirectedClient] = []
         for channel in channels:
             device = channel.device
-            octets = device.fabric.octets()
-            # A fabric that does not count them counts each sleep, whatever ends it.  And among very many
-            # connections each sleep ends with the messages of several.
-            if octets is None or len(device.queuePairs) > LEARN_QUEUE_PAIRS:
-                continue
-            fabric, traffic = device.fabric, device.traffic.with_(device.queuePairs.values())
-            messages = traffic.messagesSent, traffic.messagesReceived
-            now = _Seen(fabric.sleeps, fabric.rung, *messages, sum(octets))
             ends = [each for each in channel.users if isinstance(each, RedirectedClient)]
-            moved = {each.queuePair.number: each.traffic()[:2] for each in ends}
-            before, own = seen.get(device, (now, moved))
+            counted = _counted(device, ends)
+            if counted is None:
+                continue
+            now, moved = counted
+            before, own = seen.get(device, counted)
             since = _Seen(*map(sub, now, before))
-            if max(since.sent, since.received) < ASLEEP_MESSAGES:
+            isSending = ASLEEP_SHARE * since.received < since.sent
+            sleeps, count = (since.wakes, since.sent) if isSending else (since.sleeps, since.received)
+            isClear = ASLEEP_SHARE_SOON * sleeps >= count
+            least = ASLEEP_MESSAGES_SOON if isClear else ASLEEP_MESSAGES
+            if max(since.sent, since.received) < least:
                 self._seen[device] = before, own
                 continue
             self._seen[device] = now, moved
-            isSending = ASLEEP_SHARE * since.received < since.sent
-            sleeps, count = (since.wakes, since.sent) if isSending else (since.sleeps, since.received)
             if ASLEEP_SHARE * sleeps > count and since.octets <= ASLEEP_OCTETS * count:
                 which = 0 if isSending else 1
                 for each in ends:
                     number = each.queuePair.number
                     had = own.get(number, (0, 0))
                     # A number may have gone to another one.
-                    if moved[number][which] - min(had[which], moved[number][which]) >= ASLEEP_MESSAGES:
+                    if moved[number][which] - min(had[which], moved[number][which]) >= least:
                         found.append(each)
                     else:
                         # They add up for as long as the device sleeps: of many connections in turn each has
                         # few in one look.
                         moved[number] = min(had[0], moved[number][0]), min(had[1], moved[number][1])
         return found
+
+
+def _counted(device: Device, ends: Iterable[RedirectedClient]) -> _Counted | None:
+    # The device's counts, and the messages of these connections; None where they say nothing.
+    fabric, octets = device.fabric, device.fabric.octets()
+    # A fabric that does not count them counts each sleep, whatever ends it.  And among very many
+    # connections each sleep ends with the messages of several.
+    if octets is None or len(device.queuePairs) > LEARN_QUEUE_PAIRS:
+        return None
+    traffic = device.traffic.with_(device.queuePairs.values())
+    now = _Seen(fabric.sleeps, fabric.rung, traffic.messagesSent, traffic.messagesReceived, sum(octets))
+    return now, {each.queuePair.number: each.traffic()[:2] for each in ends}
 
 
 def _enter(known: dict[tuple[str, int], _Known], address: tuple[str, int], value: _Known) -> tuple[str, int]:

@@ -41,7 +41,7 @@ from twisted_ib.hca.base.socketrows import COLUMNS
 from twisted_ib.hca.host.fdpassing import LINGER_RESET
 from twisted_ib.sdp.transport import SDPTransport
 from twisted_ib.switch import reason
-from twisted_ib.switch.gainless import ASLEEP_MESSAGES
+from twisted_ib.switch.gainless import ASLEEP_MESSAGES_SOON
 
 DATA = b"0123456789"
 MANY = 4 << 20
@@ -1175,4 +1175,4 @@ class ProcessTests(BlockingTestCase):
         count = got.count(b",")
         self.assertEqual(answer.split(), ["True", "MovedSocket", str(count)])
         self.assertEqual(got, b"".join(b"%d," % number for number in range(count)))
-        self.assertGreaterEqual(count, ASLEEP_MESSAGES)
+        self.assertGreaterEqual(count, ASLEEP_MESSAGES_SOON)
