@@ -106,6 +106,16 @@ class IdleTests(BlockingTestCase):
             self.assertLessEqual(calls.total(), 27, (name, calls))
             self.assertEqual(self.made.recv(2), b"x")
 
+    def test_numbers(self) -> None:
+        """
+        Of descriptors that are numbers, as those of C{asyncore}, C{select} has no function for each.
+        """
+        numbers = [each.fileno() for each in self.both]
+        self.plain.sendall(b"x")
+        for _ in range(2):
+            calls = called(lambda: select.select(numbers, [], [], HANG_SECONDS), PACKAGE)
+        self.assertEqual(dict(calls), {"select": 1, "wait": 1, "_selectBeside": 1})
+
     def test_offered(self) -> None:
         """
         A client over SDP ends it, whether another thread of the process has seen it or not.
