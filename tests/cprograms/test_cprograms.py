@@ -15,7 +15,18 @@ from pathlib import Path
 from attrs import field, frozen
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from tests.cprograms.lab import Here, Lab, LabError, Running, activity, isBound, lacking, missing, sides
+from tests.cprograms.lab import (
+    Here,
+    Lab,
+    LabError,
+    Running,
+    activity,
+    denied,
+    isBound,
+    lacking,
+    missing,
+    sides,
+)
 from tests.cprograms.programs import DEVICES, IWARP, PROGRAMS, REFUSED_IWARP, Program
 from tests.support.commands import PATH, running
 from tests.support.ownaddress import ownAddress
@@ -69,6 +80,22 @@ class ActivityTests(SynchronousTestCase):
         stat = Path(f"/proc/{pid}/stat")
         waitUntil(lambda: activity(pid)[1] >= 0.1 and stat.read_text().rpartition(") ")[2].startswith("S"))
         self.assertFalse(activity(pid)[0])
+
+    def test_denied(self) -> None:
+        """
+        Of two that work on one processor each waits for it, and one that sleeps does not.
+        """
+        one = min(os.sched_getaffinity(0))
+        pids = [self.started(sys.executable, "-S", "-c", _BUSY) for _ in range(2)]
+        for pid in pids:
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                os.sched_setaffinity(int(task.name), {one})
+        waitUntil(lambda: min(map(denied, pids)) >= 0.1)
+        asleep = self.started("sleep", "1000")
+        waitUntil(lambda: activity(asleep)[0])
+        before = denied(asleep)
+        waitUntil(lambda: denied(pids[0]) >= before + 0.3)
+        self.assertLess(denied(asleep), denied(pids[0]))
 
     def test_bound(self) -> None:
         """

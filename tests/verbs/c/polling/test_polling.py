@@ -103,7 +103,8 @@ class PollingTests(PollingTestCase):
 
     def test_looks(self) -> None:
         """
-        C{yields.c}: a thread whose peer answers behind a yield of the processor yields sooner.
+        C{yields.c}: a thread whose peer answers behind a yield of the processor yields sooner, and one that
+        posts after a pause does behind its post, while others want the processor, and not too often.
         """
         self.story(source=SOURCE.with_name("yields.c"))
 

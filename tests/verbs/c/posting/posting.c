@@ -3,7 +3,9 @@
  * it one for each check that fails.
  */
 #include "../pairs.h"
+#include <sched.h>
 #include <semaphore.h>
+#include <sys/syscall.h>
 
 /* Of rdma/rdma_cma.h, which has another send(). */
 int rdma_disconnect(void *id);
@@ -342,6 +344,29 @@ static void bursts(void)
     while (*(volatile unsigned char *)memory[1][BURST / 2 - 1] != 253)
         sched_yield();
     written(253, BURST / 2);
+}
+
+/* A thread that comes back after a pause, in which it may have looked at its memory, yields the processor behind its post. */
+static __thread long yields;
+
+int sched_yield(void)
+{
+    yields++;
+    return syscall(SYS_sched_yield);
+}
+
+static void pauses(void)
+{
+    long before;
+
+    open_pair();
+    for (int slot = 0; slot < 3; slot++) {
+        usleep(2000);
+        before = yields;
+        IS(send(slot, IBV_WR_RDMA_WRITE, 0), 0);
+        IS(yields - before > 0, 1);
+    }
+    IS(flushed(from, 0, 3, IBV_WC_SUCCESS), 0);
 }
 
 /* The thread that attends is on its way out of Python, and looks once more. */
@@ -707,9 +732,9 @@ int main(int count, char **words)
     static const struct {
         const char *name;
         void (*run)(void);
-    } stories[] = {{"attended", attended}, {"replaced", replaced}, {"bursts", bursts}, {"last", last}, {"calls", calls},
-                   {"ends", ends}, {"refusals", refusals}, {"keys", keys}, {"changes", changes}, {"bound", bound},
-                   {"shared", shared}, {"threads", threads}};
+    } stories[] = {{"attended", attended}, {"replaced", replaced}, {"bursts", bursts}, {"pauses", pauses}, {"last", last},
+                   {"calls", calls}, {"ends", ends}, {"refusals", refusals}, {"keys", keys}, {"changes", changes},
+                   {"bound", bound}, {"shared", shared}, {"threads", threads}};
 
     for (int word = 1; word < count; word++)
         for (unsigned index = 0; index < sizeof stories / sizeof *stories; index++)

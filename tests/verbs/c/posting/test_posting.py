@@ -15,7 +15,7 @@ from tests.verbs.c.test_calls import ProgramTestCase
 PROGRAM = Path(__file__).with_name("posting.c"), "librdmacm.so.1", "-rdynamic", "-ldl", "-O1"
 FORKED = Path(__file__).with_name("forked.c")
 #: The stories of C{posting.c}; the last one ends the process.
-STORIES = "attended replaced bursts last refusals keys changes bound shared threads ends".split()
+STORIES = "attended replaced bursts pauses last refusals keys changes bound shared threads ends".split()
 
 #: A program of Python that forks, with the path of C{forked.c}'s library.
 _FORKED = """
@@ -76,6 +76,13 @@ class PostingTests(ProgramTestCase):
         thread that serves peers takes it.
         """
         self.story("bursts")
+
+    def test_pauses(self) -> None:
+        """
+        A post behind a pause yields the processor: its peer may wait for that, and its thread look at its
+        memory in vain.
+        """
+        self.story("pauses")
 
     def test_last(self) -> None:
         """

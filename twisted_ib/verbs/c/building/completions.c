@@ -50,11 +50,12 @@ volatile unsigned twisted_ib_polling;
  * stood: polls that left progress to another thread; found: whether the last poll has found something, and calls:
  * what twisted_ib_posts was then; tick: the clock's; owes: whether sends were left to its next poll; burst, bursts, ended:
  * see postings.c; over: whether it has polled since; read, progress: what twisted_ib_quiet saw, and when, before its
- * last progress; looks: how often that was spared.
+ * last progress; looks: how often that was spared; turns: of posts.
  */
 static __thread struct {
     unsigned posts, taken, vain, pause, left, stood, found, calls, owes, burst, bursts[2], over;
     struct twisted_ib_looks looks;
+    struct twisted_ib_turns turns;
     long tick, ended, progress;
     uint64_t read;
 } twisted_ib_polled __attribute__((tls_model("initial-exec")));

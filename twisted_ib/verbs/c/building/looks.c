@@ -44,3 +44,40 @@ static void twisted_ib_saw(struct twisted_ib_looks *own)
         own->halved -= own->halved > 0;
     own->looks = 0;
 }
+
+/*
+ * Turns of a thread that posts and then looks at its memory, without a call.  One that was away for long has shared its
+ * processor, perhaps with the peer that is to answer, and would look in vain until the kernel takes it away.  So it yields
+ * behind its next posts, the first of each burst, until a yield returns at once: then nobody else wants the processor.  Nor
+ * more often in a row: of a stream's posts none waits for the peer.
+ */
+#define AWAY 1000000L
+#define MOST_TURNS 16
+#define AT_ONCE 2000L
+
+struct twisted_ib_turns {
+    unsigned left, due;
+};
+
+static void twisted_ib_comes(struct twisted_ib_turns *own, long passed)
+{
+    if (passed > AWAY)
+        own->left = MOST_TURNS;
+    own->due = own->left > 0;
+}
+
+/* The present time, after the yield if one is due. */
+static long twisted_ib_goes(struct twisted_ib_turns *own)
+{
+    long before = twisted_ib_now(), now;
+
+    if (!own->due)
+        return before;
+    own->due = 0;
+    own->left--;
+    sched_yield();
+    now = twisted_ib_now();
+    if (now - before < AT_ONCE)
+        own->left = 0;
+    return now;
+}

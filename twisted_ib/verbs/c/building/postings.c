@@ -75,7 +75,7 @@ static void twisted_ib_unmask(const sigset_t *program)
 {
     twisted_ib_masked--;
     pthread_sigmask(SIG_SETMASK, program, NULL);
-    twisted_ib_polled.ended = twisted_ib_now();
+    twisted_ib_polled.ended = twisted_ib_goes(&twisted_ib_polled.turns);
 }
 
 /* Operations that put their result into memory here, and those of them that need 8 octets there. */
@@ -258,8 +258,10 @@ static int twisted_ib_attended(void)
 static int twisted_ib_bursts(void)
 {
     unsigned *bursts = twisted_ib_polled.bursts, usual;
+    long passed = twisted_ib_now() - twisted_ib_polled.ended;
 
-    if (twisted_ib_polled.over || twisted_ib_now() - twisted_ib_polled.ended > SOON) {
+    if (twisted_ib_polled.over || passed > SOON) {
+        twisted_ib_comes(&twisted_ib_polled.turns, passed);
         bursts[1] = bursts[0];
         bursts[0] = twisted_ib_polled.burst;
         twisted_ib_polled.burst = twisted_ib_polled.over = 0;
