@@ -9,6 +9,7 @@ import os
 import socket
 import time
 from struct import pack_into
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -19,6 +20,7 @@ from tests.support.waiting import waitUntil
 from twisted_ib.hca.connection.compacthello import streamService
 from twisted_ib.hca.connection.rdmacm import PortSpace
 from twisted_ib.hca.fabric.roce import receive, slots
+from twisted_ib.hca.fabric.roce.packet import PacketFabric
 from twisted_ib.hca.fabric.roce.roce import RoCELink
 from twisted_ib.hca.fabric.roce.slots import SERVICE_AT, packed
 from twisted_ib.hca.wire.cm.messages import REJ, REP, REQ, SIDR_REQ
@@ -120,6 +122,35 @@ class TimeTests(SynchronousTestCase):
         self.assertTrue(made.begins(1.5))
         self.assertEqual(made.until, 3.0)
         self.assertFalse(made.begins(1.9))
+
+
+class FabricTests(SynchronousTestCase):
+    """
+    L{PacketFabric.sift} beside another process of the address.
+    """
+
+    def test_begun(self) -> None:
+        """
+        One that begins to listen meanwhile ends it, one that ends does not.
+        """
+        memory = bytearray(slots.TABLE_BYTES)
+        own, other = (slots.ServiceTable(memory, slot, lambda slot: True) for slot in (1, 2))
+        other.add(7)
+        said: list[bytes] = []
+        changes = iter((lambda: other.remove(7), lambda: other.add(8), lambda: None))
+
+        def sift(program: bytes) -> None:
+            said.append(program)
+            if program:
+                next(changes)()
+
+        fabric = mock.Mock(_services=[(LISTENED, None)])
+        fabric.group.services, fabric.link.sift = own, sift
+        both, alone, third = (packed(slots.filterOf({LISTENED, *more}) or []) for more in ([7], [], [8]))
+        for _ in range(3):
+            PacketFabric.sift(fabric)
+        self.assertEqual(said, [both, alone, b"", third])
+        self.assertEqual(fabric.want.call_count, 3)
 
 
 class KernelTests(SynchronousTestCase):

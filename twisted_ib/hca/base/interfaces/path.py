@@ -151,12 +151,10 @@ class IPath(IPeerPath):
         "Whether C{postInPlace} may be called, as at an adapter, and the peers of its streams get no keys."
     )
 
-    def postInPlace(word: int, header: bytes, payload: memoryview, length: int) -> bool:
+    def postInPlace(word: int, header: bytes, payload: memoryview, length: int) -> None:
         """
         Publish a SEND whose payload is registered memory, which is read where it is: it must not change until
-        what C{position} returns then is acknowledged.
-
-        @return: False if the medium has no room now.
+        what C{position} returns then is acknowledged.  C{hasPlace} has just said that there is room.
         """
 
     def hasPlace() -> bool:

@@ -117,7 +117,7 @@ class Waiters:
     peerAsks: Sequence[int] = AWAKE
     sendsInPlace: bool = False
 
-    def postInPlace(self, word: int, header: bytes, payload: memoryview, length: int) -> bool:
+    def postInPlace(self, word: int, header: bytes, payload: memoryview, length: int) -> None:
         raise NotImplementedError
 
     def hasPlace(self) -> bool:

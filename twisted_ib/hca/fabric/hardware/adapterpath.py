@@ -499,18 +499,14 @@ class AdapterPath(Waiters, OwnPath):
             self.mark()
         return done
 
-    def postInPlace(self, word: int, header: bytes, payload: memoryview, length: int) -> bool:
+    def postInPlace(self, word: int, header: bytes, payload: memoryview, length: int) -> None:
         """
         Post a SEND of registered memory: see L{IPath.postInPlace}.
         """
-        if not self.hasPlace():
-            return False
         opcode = word >> 24
         flags = _SOLICITED if opcode & SOLICITED else 0
-        done = self._send(opcode & ~(SOLICITED | UNRELIABLE), flags, header, payload, length, True)
-        if done:
-            self.mark()
-        return done
+        self._send(opcode & ~(SOLICITED | UNRELIABLE), flags, header, payload, length, True)
+        self.mark()
 
     def hasPlace(self) -> bool:
         """

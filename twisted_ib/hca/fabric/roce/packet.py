@@ -218,18 +218,15 @@ class PacketFabric(AddressDirectory):
         """
         Let the kernel drop requests that nobody listens for, as long as L{sifting} says.
         """
-        services, table = {service for service, _ in self._services}, None
-        before = 0
+        services = {service for service, _ in self._services}
         if self.group is not None:
-            table = self.group.services
-            before = table.number
-            services |= table.others()
+            services |= self.group.services.others()
         program = filterOf(services)
         if program is None:
             return
         self.link.sift(packed(program))
         # A process that begins to listen writes that first, then ends this: it is seen here, or ended there.
-        if table is not None and table.number != before:
+        if self.group is not None and not self.group.services.others() <= services:
             self.link.sift(b"")
         self.want()
 

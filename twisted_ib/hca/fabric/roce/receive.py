@@ -351,7 +351,7 @@ class PacketReceiver:
             return False
         try:
             if self._fabric.link.waiting() < SIFTED_WAITING:
-                if not sifting.until and not sifting.isSuspicious(self._fabric.clock()):
+                if not sifting.isSuspicious(self._fabric.clock()):
                     self._burst = 0
                 return False
         except OSError:
