@@ -24,7 +24,8 @@ from twisted_ib.hca.fabric.shm import sharedregions
 from twisted_ib.hca.memory.memory import MemoryRegion
 from twisted_ib.hca.memory.windows import WindowType
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
-from twisted_ib.hca.queues.requests import SGE, SendOpcode, WindowBind
+from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.requests import SendOpcode, WindowBind
 
 SEND, SEND_IMM = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM
 WRITE, WRITE_IMM = SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM

@@ -17,7 +17,8 @@ from twisted_ib.hca.base.operation import REFUSAL
 from twisted_ib.hca.memory.access import REMOTE, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.memory.memory import MemoryRegion
 from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
-from twisted_ib.hca.queues.requests import SGE, Attributes, Capabilities, SendOpcode, SendRequest
+from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.requests import Attributes, Capabilities, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
 from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, SEND_ONLY
 from twisted_ib.internet.region import RDMARegion, Regions

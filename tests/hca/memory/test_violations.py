@@ -19,7 +19,8 @@ from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.memory.memory import MemoryRegion
 from twisted_ib.hca.memory.windows import WindowType
 from twisted_ib.hca.queues.completion import WCStatus
-from twisted_ib.hca.queues.requests import SGE, SendOpcode
+from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.services.operations import message
 
 WRITE, WRITE_IMM, READ = SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM, SendOpcode.RDMA_READ

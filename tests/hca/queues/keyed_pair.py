@@ -23,16 +23,10 @@ from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.memory.memory import Memory, MemoryRegion
 from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus, WorkCompletion
+from twisted_ib.hca.queues.pieces import SGE, ReceiveRequest
 from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.hca.queues.receives import SharedReceiveQueue
-from twisted_ib.hca.queues.requests import (
-    SGE,
-    Capabilities,
-    ReceiveRequest,
-    SendFlags,
-    SendOpcode,
-    SendRequest,
-)
+from twisted_ib.hca.queues.requests import Capabilities, SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC | Access.MW_BIND

@@ -7,7 +7,8 @@ from __future__ import annotations
 from attrs import asdict
 from twisted.trial.unittest import SynchronousTestCase
 
-from twisted_ib.hca.queues.requests import SGE, Attributes, SendOpcode, SendRequest
+from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.requests import Attributes, SendOpcode, SendRequest
 from twisted_ib.hca.wire.cm.messages import DREP, RTU
 
 

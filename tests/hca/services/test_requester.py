@@ -12,7 +12,8 @@ from twisted_ib.errors import QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.fabric.base.path import RecordPath
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
-from twisted_ib.hca.queues.requests import SGE, Capabilities, SendFlags, SendOpcode, SendRequest
+from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.requests import Capabilities, SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.services.operations import message
 from twisted_ib.hca.services.operations.rows import OPERATIONS
 from twisted_ib.hca.wire.headers import IMMEDIATE, INVALIDATE, REFERENCE, RETH

@@ -10,7 +10,8 @@ from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, QueuePairError
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.queues.completion import WCStatus
-from twisted_ib.hca.queues.requests import SGE, Capabilities, SendFlags, SendOpcode, SendRequest
+from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.requests import Capabilities, SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.services.operations.rows import OPERATIONS
 
 SEND, SEND_IMM, SEND_INV = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM, SendOpcode.SEND_WITH_INV

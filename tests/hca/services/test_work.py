@@ -19,7 +19,8 @@ from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.fabric.base.path import Refusing
 from twisted_ib.hca.memory.windows import WindowType
 from twisted_ib.hca.queues.completion import WCStatus
-from twisted_ib.hca.queues.requests import SGE, SendFlags, SendOpcode, WindowBind
+from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.requests import SendFlags, SendOpcode, WindowBind
 
 VERBS = (
     *(SendOpcode.SEND, SendOpcode.SEND_WITH_IMM, SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM) * 2,

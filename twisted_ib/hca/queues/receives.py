@@ -23,7 +23,8 @@ from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.refcount import RefCounted
 from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.queues.completion import Completions, Mirror, WCOpcode, WCStatus, WorkCompletion
-from twisted_ib.hca.queues.requests import Capabilities, ReceiveRequest, checkPieces
+from twisted_ib.hca.queues.pieces import ReceiveRequest, checkPieces
+from twisted_ib.hca.queues.requests import Capabilities
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces.roles import WorkedQueuePair
@@ -35,16 +36,20 @@ class ReceiveContext(Protocol):
     """
     The work queues that own receives, as the receives need them.
 
-    @ivar queuePair: their queue pair.
     @ivar capabilities: the sizes of the queues.
     @ivar shared: the shared receive queue, or L{None}.
     @ivar receiveCompletions: the CQ where receive requests complete.
     """
 
-    queuePair: WorkedQueuePair
     capabilities: Capabilities
     shared: SharedReceiveQueue | None
     receiveCompletions: Completions
+
+    @property
+    def queuePair(self) -> WorkedQueuePair:
+        """
+        Their queue pair.
+        """
 
 
 class Receives:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
+from twisted_ib.hca.queues.pieces import SGE, checkPieces
 from twisted_ib.layouts import FrozenRecord, Record
 from twisted_ib.records import define, frozen
 
@@ -54,36 +55,6 @@ class SendFlags(IntFlag):
     SOLICITED = 4
     INLINE = 8
     IP_CSUM = 16
-
-
-@define(eq=False, repr=False)
-class SGE(Record):
-    """
-    An element of a scatter/gather list (C{struct ibv_sge}): a piece of registered memory.
-
-    @ivar address: of its first byte.
-    @ivar length: bytes.
-    @ivar key: the local key of the memory region.
-    """
-
-    address: int
-    length: int
-    key: int
-
-
-def checkPieces(pieces: Sequence[SGE], most: int) -> None:
-    """
-    Check a scatter/gather list's lengths.
-
-    @raise QueuePairError: it has more than C{most} elements, or one whose length does not fit 32 bits.
-    """
-    if len(pieces) > most:
-        raise QueuePairError(f"a request has at most {most} pieces of memory here, not {len(pieces)}")
-    # Only widths: addresses and keys are checked when the bytes are used, as the region may be
-    # gone by then.
-    for piece in pieces:
-        if not 0 <= piece.length < _32_BITS:
-            raise QueuePairError(f"a piece of memory has not {piece.length} bytes")
 
 
 @frozen(eq=False, repr=False)
@@ -188,19 +159,6 @@ class SendRequest(Record):
 
 #: Bytes that an atomic operation works on (IBTA vol. 1 9.4.5).
 ATOMIC_BYTES = 8
-
-
-@define(eq=False, repr=False)
-class ReceiveRequest(Record):
-    """
-    A work request for the receive queue (C{struct ibv_recv_wr}).
-
-    @ivar id: the program's wr_id.
-    @ivar pieces: where a message's bytes go.
-    """
-
-    id: int
-    pieces: Sequence[SGE] = ()
 
 
 @frozen(eq=False, repr=False)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from twisted_ib import limits
+from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import PathLostError, QueuePairError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.operation import RESPONSES
@@ -26,14 +27,8 @@ from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import LOCAL, Traits
 from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.queues.completion import Completions, WCStatus
-from twisted_ib.hca.queues.requests import (
-    Attributes,
-    Capabilities,
-    ReceiveRequest,
-    SendOpcode,
-    SendRequest,
-    checkPieces,
-)
+from twisted_ib.hca.queues.pieces import ReceiveRequest, checkPieces
+from twisted_ib.hca.queues.requests import Attributes, Capabilities, SendOpcode, SendRequest
 from twisted_ib.hca.services.datagram import DatagramRequester, DatagramResponder
 from twisted_ib.hca.services.requester import Requester
 from twisted_ib.hca.services.responder import Responder
@@ -41,19 +36,18 @@ from twisted_ib.hca.services.unreliable import UnreliableRequester, UnreliableRe
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IDevice, IPath
-    from twisted_ib.hca.base.interfaces.roles import WorkedQueuePair
-    from twisted_ib.hca.queues.queuepair import QueuePair
+    from twisted_ib.hca.queues.queuepair import StreamQueuePair
     from twisted_ib.hca.queues.receives import SharedReceiveQueue
 
 #: The requester and responder classes of each type of queue pair.
-SERVICES: dict[QPType, tuple[type[Any], type[Any]]] = {
+SERVICES: Final[dict[QPType, tuple[type[Any], type[Any]]]] = {
     QPType.RC: (Requester, Responder),
     QPType.UC: (UnreliableRequester, UnreliableResponder),
     QPType.UD: (DatagramRequester, DatagramResponder),
 }
 
 #: Names in C{struct ibv_qp_attr} -> names in L{Attributes}.
-_ATTRIBUTES = {
+_ATTRIBUTES: Final = {
     "qp_access_flags": "access",
     "min_rnr_timer": "minRNRTimer",
     "max_rd_atomic": "reads",
@@ -65,7 +59,7 @@ _ATTRIBUTES = {
 }
 # The widths of the fields that carry these on the wire or in the CM's REQ; the bounds of READs are
 # this package's own.  port_num: a device has one port.
-_RANGES = {
+_RANGES: Final = {
     "min_rnr_timer": (0, 31),
     "max_rd_atomic": (0, limits.READS),
     "max_dest_rd_atomic": (0, limits.READS),
@@ -131,6 +125,7 @@ def changedBy(attributes: dict[str, Any], before: Attributes = _UNSET) -> Attrib
     return attrs.evolve(before, **known) if known else before
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class WorkQueues:
     """
     The two work queues of a queue pair.
@@ -169,10 +164,11 @@ class WorkQueues:
         "timers",
         "unreachable",
     )
+    __deletable__ = ("receiveCompletions", "sendCompletions")
 
     def __init__(
         self,
-        queuePair: QueuePair,
+        queuePair: StreamQueuePair,
         pd: ProtectionDomain,
         sendCompletions: Completions,
         receiveCompletions: Completions,
@@ -189,7 +185,7 @@ class WorkQueues:
         self.capabilities = capabilities or _CAPABILITIES
         device = queuePair.device
         self.operations = operationsOf(queuePair.type, LOCAL if device is None else device.traits)
-        self.queuePair: WorkedQueuePair = queuePair
+        self.queuePair = queuePair
         self.pd = pd
         self.sendCompletions = sendCompletions
         self.receiveCompletions = receiveCompletions
@@ -356,7 +352,8 @@ class WorkQueues:
         @param changed: what L{changedBy} gives for them, if that is known.
         @raise QueuePairError: the queue pair is not in RESET, or its port is in no partition.
         """
-        queuePair = self.queuePair
+        # A QueuePair: a StreamQueuePair has not all of these.
+        queuePair: Any = self.queuePair
         if queuePair.state is not _RESET:
             raise self.wrongState("path")
         index = attributes["pkey_index"]

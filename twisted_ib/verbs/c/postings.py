@@ -23,13 +23,15 @@ from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import HCAError, QueuePairError
 from twisted_ib.hca.base.states import QPState
-from twisted_ib.hca.queues.requests import SGE, ReceiveRequest, SendOpcode, SendRequest
+from twisted_ib.hca.queues.pieces import SGE, ReceiveRequest
+from twisted_ib.hca.queues.requests import SendOpcode, SendRequest
 from twisted_ib.hca.services.operations.message import PULL_LEAST
 from twisted_ib.hca.services.operations.send import PostedSend
 from twisted_ib.hca.services.operations.write import PostedWrite
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.pointers import CData, addressOf
 from twisted_ib.verbs.core.hub import hub
+from twisted_ib.verbs.core.progress import HubProgress
 from twisted_ib.verbs.pyverbs.base.posting import INLINE, INVALIDATING, OPCODES
 
 if TYPE_CHECKING:
@@ -65,6 +67,8 @@ _RECORDED: Final = _READING | {
     SendOpcode.SEND_WITH_INV,
 }
 
+#: The hub, as its compiled half knows it.
+_hub: Final[HubProgress] = hub
 _swap: Final[Callable[[], int]] = lib.twisted_ib_swap
 #: The records; their C{fill} says whether there are any.
 posting: Final[CData] = lib.twisted_ib_posting
@@ -335,12 +339,12 @@ def settle() -> None:
         return
     depth = -1
     try:
-        if not hub.lock.acquire(False):
-            hub.lockQueue.acquire(hub.lock)
-        depth = hub._depth
-        hub._depth = depth + 1
-        if hub._dead:
-            hub.closes.closePending()
+        if not _hub.lock.acquire(False):
+            _hub.lockQueue.acquire(_hub.lock)
+        depth = _hub._depth
+        _hub._depth = depth + 1
+        if _hub._dead:
+            _hub.closes.closePending()
         unexpected: BaseException | None = None
         buffer, end = _buffers[posting.turn], _swap()
         # What is posted at once, how, and to which queue.
@@ -393,7 +397,7 @@ def settle() -> None:
         if unexpected is not None:
             raise unexpected
     finally:
-        hub.leaveTo(depth)
+        HubProgress.leaveTo(_hub, depth)
 
 
 # The process may end before the thread that was to take it.

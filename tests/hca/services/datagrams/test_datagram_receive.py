@@ -13,7 +13,8 @@ from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus
-from twisted_ib.hca.queues.requests import SGE, ReceiveRequest, SendOpcode
+from twisted_ib.hca.queues.pieces import SGE, ReceiveRequest
+from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.wire.grh import destination, guidGID, route
 
 SEND_IMM = SendOpcode.SEND_WITH_IMM

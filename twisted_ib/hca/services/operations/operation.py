@@ -41,7 +41,6 @@ class WorkContext(Protocol):
     The work queues that execute an operation, as the operation needs them.
 
     @ivar pd: their protection domain.
-    @ivar queuePair: their queue pair.
     @ivar attributes: what L{QueuePair.modify} has set.
     @ivar shared: the shared receive queue, or L{None}.
     @ivar receiveCompletions: the CQ where receive requests complete.
@@ -49,11 +48,16 @@ class WorkContext(Protocol):
     """
 
     pd: ProtectionDomain
-    queuePair: WorkedQueuePair
     attributes: Attributes
     shared: SharedReceiveQueue | None
     receiveCompletions: Completions
     recordsSent: int
+
+    @property
+    def queuePair(self) -> WorkedQueuePair:
+        """
+        Their queue pair.
+        """
 
     def promisedBytes(self) -> int:
         """

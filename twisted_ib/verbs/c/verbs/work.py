@@ -8,7 +8,8 @@ from functools import partial
 
 from twisted_ib import limits
 from twisted_ib.hca.base.states import QPType
-from twisted_ib.hca.queues.requests import SGE, Destination, ReceiveRequest, SendOpcode, SendRequest
+from twisted_ib.hca.queues.pieces import SGE, ReceiveRequest
+from twisted_ib.hca.queues.requests import Destination, SendOpcode, SendRequest
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import handler

@@ -9,7 +9,9 @@ from typing import Any
 
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.queues import requests
-from twisted_ib.hca.queues.requests import ReceiveRequest, SendOpcode, SendRequest
+from twisted_ib.hca.queues.pieces import SGE as Piece
+from twisted_ib.hca.queues.pieces import ReceiveRequest
+from twisted_ib.hca.queues.requests import SendOpcode, SendRequest
 from twisted_ib.hca.services.operations.rows import OPERATIONS
 from twisted_ib.verbs.pyverbs.base.base import checked
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsError, PyverbsUserError
@@ -43,14 +45,14 @@ class _Opcodes(dict[int, SendOpcode]):
 OPCODES: Mapping[int, SendOpcode] = _Opcodes({int(each.opcode): each.opcode for each in OPERATIONS})
 
 
-def pieces(sges: Iterable[SGE]) -> list[requests.SGE]:
+def pieces(sges: Iterable[SGE]) -> list[Piece]:
     """
     @return: scatter/gather elements, as the core has them.
     """
-    return [requests.SGE(sge.addr, sge.length, sge.lkey) for sge in sges]
+    return [Piece(sge.addr, sge.length, sge.lkey) for sge in sges]
 
 
-def gather(device: Any, pieces: Iterable[requests.SGE]) -> bytes:
+def gather(device: Any, pieces: Iterable[Piece]) -> bytes:
     """
     @return: the octets of an inline request, read now.  They may be memory of the process.
     @raise PyverbsRDMAError: there is no such memory (EFAULT).

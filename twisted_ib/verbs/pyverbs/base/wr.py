@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from twisted_ib.hca.queues import requests
+from twisted_ib.hca.queues.pieces import SGE as Piece
 from twisted_ib.hca.queues.requests import Destination, SendRequest
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.core.locked import locked
@@ -143,22 +143,14 @@ class SGE(PyverbsCM):
         return table([("Address", hex(self.addr)), ("Length", self.length), ("Key", hex(self.lkey))])
 
 
-def _copied(sg: Sequence[SGE] | None, count: int) -> list[requests.SGE]:
-    # Copies, as copy_sg_array in pyverbs/wr.pyx: the caller may use the elements again for another request.
-    pieces = []
-    for sge in islice(sg or (), count):
-        if not isinstance(sge, SGE):
-            break
-        pieces.append(requests.SGE(sge._addr, sge._length, sge._lkey))
-    if len(pieces) < count:
-        raise PyverbsUserError(f"num_sge is {count}, but sg has not as many SGEs")
-    return pieces
+def _tooFew(count: int) -> PyverbsUserError:
+    return PyverbsUserError(f"num_sge is {count}, but sg has not as many SGEs")
 
 
 class _WorkRequest(PyverbsCM):
     # The scatter/gather list is kept as the core has it, which does not change it; elements of verbs are made
     # when the program asks for them, and count from then on, as it may change them.
-    _pieces: list[requests.SGE]
+    _pieces: list[Piece]
     _sges: list[SGE] | None = None
     _num_sge: int
 
@@ -167,11 +159,11 @@ class _WorkRequest(PyverbsCM):
             self._sges = [SGE(piece.address, piece.length, piece.key) for piece in self._pieces]
         return self._sges
 
-    def pieces(self) -> list[requests.SGE]:
+    def pieces(self) -> list[Piece]:
         # The elements that count, as the core has them.
         pieces, count = self._pieces, self._num_sge
         if self._sges is not None:
-            pieces = [requests.SGE(sge.addr, sge.length, sge.lkey) for sge in self._sges]
+            pieces = [Piece(sge.addr, sge.length, sge.lkey) for sge in self._sges]
         # As in C: num_sge decides, elements behind it are ignored.
         return pieces if len(pieces) == count else pieces[:count]
 
@@ -202,7 +194,14 @@ class RecvWR(_WorkRequest):
         self._num_sge = num_sge = index(num_sge)
         if wr_id >> 64 or num_sge >> 32:
             self.wr_id, self.num_sge = wr_id, num_sge
-        self._pieces = _copied(sg, num_sge)
+        # Copies, as copy_sg_array in pyverbs/wr.pyx: the caller may use the elements again for another one.
+        self._pieces = pieces = [
+            Piece(sge._addr, sge._length, sge._lkey)
+            for sge in islice(sg or (), num_sge)
+            if isinstance(sge, SGE)
+        ]
+        if len(pieces) < num_sge:
+            raise _tooFew(num_sge)
         self.next_wr = next_wr
 
     @property
@@ -353,7 +352,14 @@ class SendWR(_WorkRequest):
         if wr_id >> 64 or (opcode | num_sge | imm_data | send_flags) >> 32:
             self.wr_id, self.opcode, self.num_sge = wr_id, opcode, num_sge
             self.imm_data, self.send_flags = imm_data, send_flags
-        self._pieces = _copied(sg, num_sge)
+        # Copies, as copy_sg_array in pyverbs/wr.pyx: the caller may use the elements again for another one.
+        self._pieces = pieces = [
+            Piece(sge._addr, sge._length, sge._lkey)
+            for sge in islice(sg or (), num_sge)
+            if isinstance(sge, SGE)
+        ]
+        if len(pieces) < num_sge:
+            raise _tooFew(num_sge)
         self.next_wr = next_wr
         self.target: RDMATarget | DatagramTarget | None = None
         self.bind_mw: WindowBind | None = None
@@ -372,7 +378,9 @@ class SendWR(_WorkRequest):
         Replace the elements by one.
         """
         # pyverbs/wr.pyx leaves num_sge as it is, too.
-        self._pieces, self._sges = _copied([val], 1), None
+        if not isinstance(val, SGE):
+            raise _tooFew(1)
+        self._pieces, self._sges = [Piece(val._addr, val._length, val._lkey)], None
 
     def set_wr_ud(self, ah: PyverbsObject, rqpn: int, rqkey: int) -> None:
         """

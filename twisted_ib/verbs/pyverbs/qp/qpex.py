@@ -14,7 +14,7 @@ import attrs
 
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.base.states import QPState
-from twisted_ib.hca.queues import requests
+from twisted_ib.hca.queues.pieces import SGE as Piece
 from twisted_ib.hca.queues.requests import SendOpcode, SendRequest
 from twisted_ib.verbs.core.locked import locked
 from twisted_ib.verbs.pyverbs.base.base import PyverbsCM, checked, u32, u64
@@ -300,9 +300,7 @@ class QPEx(QP):
             raise PyverbsUserError(f"num_buf is {num_buf}, but there are {len(buffers)} buffers")
         try:
             # C's setter has no lkey: the octets are found by address alone.
-            present.inline = gather(
-                self._device, [requests.SGE(each.addr, each.length, 0) for each in buffers]
-            )
+            present.inline = gather(self._device, [Piece(each.addr, each.length, 0) for each in buffers])
         except (HCAError, OSError) as error:
             # man ibv_wr_post(3): setters return nothing; wr_complete reports the error.
             self._error = error if isinstance(error, PyverbsError) else failure("Inline data", error)
