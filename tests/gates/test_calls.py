@@ -212,7 +212,7 @@ class CallBytecodeTests(CallTests):
 
     recorded = {
         "post_send": 768,
-        "post_recv": 349,
+        "post_recv": 348,
         "poll_cq, arriving": 1135,
         "poll_cq": 399,
         "poll_cq, none": 417,

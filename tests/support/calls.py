@@ -21,6 +21,8 @@ from twisted_ib.hca.device.form import compiledModules
 PACKAGE = os.path.dirname(twisted_ib.__file__) + os.sep
 #: Functions of their own before Python 3.12 (PEP 709), so not counted: a count is the same on all.
 _INLINED = {"<listcomp>", "<dictcomp>", "<setcomp>"}
+#: Where two classes are no records, so as to be compiled: constructors of records are not counted either.
+_PIECES = os.path.join("hca", "queues", "pieces.py")
 
 
 def called(act: Callable[[], object], under: str = "") -> Counter[str]:
@@ -35,7 +37,8 @@ def called(act: Callable[[], object], under: str = "") -> Counter[str]:
         """
         Count a call.
         """
-        if code.co_filename.startswith(under) and code.co_name not in _INLINED:
+        file = code.co_filename
+        if file.startswith(under) and code.co_name not in _INLINED and not file.endswith(_PIECES):
             calls[code.co_name] += 1
 
     profiled(act, see)

@@ -351,7 +351,7 @@ def settle() -> None:
         batches: list[_Batch] = []
         later: list[_Later] = []
         queue: PostedQueue | None = None
-        run: list[Any] = []
+        run: list[Any]
         at = before = 0
         while at < end:
             address, id, size, flags, count, length, isWhole, place, octets, key = _readRecord(buffer, at)
