@@ -211,7 +211,7 @@ class CallBytecodeTests(CallTests):
     """
 
     recorded = {
-        "post_send": 768,
+        "post_send": 767,
         "post_recv": 348,
         "poll_cq, arriving": 1135,
         "poll_cq": 399,
