@@ -213,9 +213,9 @@ class CallBytecodeTests(CallTests):
     recorded = {
         "post_send": 767,
         "post_recv": 348,
-        "poll_cq, arriving": 1135,
-        "poll_cq": 399,
-        "poll_cq, none": 417,
+        "poll_cq, arriving": 1115,
+        "poll_cq": 379,
+        "poll_cq, none": 397,
     }
     events = 936
 

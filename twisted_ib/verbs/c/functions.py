@@ -163,14 +163,16 @@ def noEvent(pointer: str, field: str) -> str:
 _handlers: dict[str, dict[str, Callable[..., object]]] = {}
 
 
-def handler(function: Function) -> Function:
+def handler(function: Function, library: str | None = None) -> Function:
     """
     Decorate a handler: it is the function of a library's table with the same name.
 
     A library is a folder of this package; the handler belongs to that of its module.  It gets the arguments
     as cffi has them, and may raise: L{failing<twisted_ib.verbs.c.errors.failing>} turns errors into results.
+
+    @param library: the folder's name, if the module is elsewhere.
     """
-    library = function.__module__.split(".")[-2]
+    library = library or function.__module__.split(".")[-2]
     own = _handlers.setdefault(library, {})
     assert function.__name__ not in own, function.__name__
     own[function.__name__] = function

@@ -13,15 +13,18 @@ import platform
 from functools import partial
 from itertools import islice
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from _twisted_ib_verbs import ffi, lib
 
 from twisted_ib import limits
 from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode, WorkCompletion
+from twisted_ib.verbs.c.errors import HandleError
+from twisted_ib.verbs.c.handles import Entry, handles
 from twisted_ib.verbs.c.pointers import CData, addressOf
 from twisted_ib.verbs.c.postings import completed, posting, settle
 from twisted_ib.verbs.core.hub import hub
+from twisted_ib.verbs.core.progress import HubProgress
 from twisted_ib.verbs.pyverbs.base.wc import wcFlags, wcImmediate
 
 if TYPE_CHECKING:
@@ -34,6 +37,12 @@ _WC_BYTES: Final = _WC.size
 #: The same of one without what datagrams and immediate data have.
 _packPlain: Final = Struct("=Qii4xI4xII12x").pack_into
 _ENTRIES: Final = limits.COMPLETION_RING
+#: Objects by the addresses of their structures, as cffi has a pointer as a number.
+_entries: Final[dict[int, Entry]] = handles.entries
+_cast: Final[Any] = ffi.cast
+_ADDRESS: Final = ffi.typeof("uintptr_t")
+#: The hub, as its compiled half knows it.
+_hub: Final[HubProgress] = hub
 #: Operations from it on are of receives.
 _RECEIVES: Final = WCOpcode.RECV
 #: Whether the processor keeps stores in their order (Intel SDM vol. 3, "Memory Ordering").
@@ -150,3 +159,21 @@ class CompletionRing:
         self.recall()
         hub.unshown.discard(self)
         self._queue.reflect(None)
+
+
+def poll_cq(cq: CData, count: int, wc: CData) -> int:
+    """
+    Make progress, as a handler; after this completions are fetched in C.
+
+    @raise HandleError: there is no such queue, or the count is negative (EINVAL).
+    """
+    entry = _entries.get(int(_cast(_ADDRESS, cq)))
+    if entry is None or entry.kind != "ibv_cq":
+        raise HandleError("There is no ibv_cq")
+    value: Any = entry.value
+    if count < 0:
+        raise HandleError(f"There are no {count} completions")
+    if posting.fill:
+        settle()
+    HubProgress.poll(_hub, value._device, value._core, count)
+    return 0

@@ -15,8 +15,7 @@ from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import AGAIN, handler, handlers
 from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.c.pointers import CData, addressOf, given
-from twisted_ib.verbs.c.postings import posting, settle
-from twisted_ib.verbs.c.rings import CompletionRing
+from twisted_ib.verbs.c.rings import CompletionRing, poll_cq
 from twisted_ib.verbs.c.verbs.structures import channelAt, contextAt, cqAt, new, pdAt, pointers
 from twisted_ib.verbs.c.waiting import nextEvent
 from twisted_ib.verbs.core.hub import hub
@@ -39,7 +38,6 @@ _READS = (
     "read_sl",
     "read_dlid_path_bits",
 )
-_entryAt = handles.entries.get
 #: The functions of C{struct ibv_cq_ex}.
 _EXTENDED = pointers("start_poll", "next_poll", "end_poll", *_READS)
 _WITH_FLAGS = int(ibv_cq_init_attr_mask.IBV_CQ_INIT_ATTR_MASK_FLAGS)
@@ -165,22 +163,7 @@ def ibv_ack_cq_events(cq: CData, count: int) -> None:
     handles.acknowledge(addressOf(cq), count)
 
 
-@handler
-def poll_cq(cq: CData, count: int, wc: CData) -> int:
-    """
-    Make progress; after this completions are fetched in C.
-    """
-    # As cqAt(), which is asked about failures only.
-    entry = _entryAt(int(ffi.cast("uintptr_t", cq)))
-    if entry is None or entry.kind != "ibv_cq":
-        raise HandleError("There is no ibv_cq")
-    value: PolledQueue = entry.value
-    if count < 0:
-        raise HandleError(f"There are no {count} completions")
-    if posting.fill:
-        settle()
-    hub.poll(value._device, value._core, count)
-    return 0
+handler(poll_cq, "verbs")
 
 
 @handler
