@@ -1,10 +1,13 @@
 """
-Devices of the kind C{hardware} in two guests against each other, and against the kernel's RDS.
+Devices of the kind C{hardware} in two guests against each other, and against the kernel's RDS; and the contracts
+of streams against software on this side.
 """
 
 from __future__ import annotations
 
 import atexit
+import shlex
+import sys
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,9 @@ from tests.interop.adapters.rxe import (
     AGENT,
     GUESTS,
     LASTING,
+    MESSAGES,
     PORT,
+    ROOT,
     SECONDS,
     SIDE,
     STREAMS_SECONDS,
@@ -183,10 +188,10 @@ class SIWPairFileTests(SIWMixin, PairFileTests):
     """
 
 
-class PairStreamsTests(PairMixin, rxe.StreamsTests):
+class ApartTests(rxe.StreamsTests):
     """
     The contracts of streams, whose two ends are of two kernels: those that look into the process of the
-    server, at more than its calls and its log, are left out.
+    server, at more than its calls and its log, are left out.  The other end is software on this side.
     """
 
     #: What trial says.
@@ -194,35 +199,83 @@ class PairStreamsTests(PairMixin, rxe.StreamsTests):
 
     def test_contract(self) -> None:
         """
-        The first guest asks.
+        The guest asks.
         """
-        agent = self.inSecond(AGENT, GUESTS, self.host, AGENT_PORT)
-        agent.until("listens")
+        self.release()
+        agent = self.agentHere()
+        self.until(agent, "listens")
         self.apart(self.guest, self.there, self.host)
 
-    def test_secondAsks(self) -> None:
+    def test_otherAsks(self) -> None:
         """
-        The second guest asks.
+        The other side asks.
         """
+        self.release()
         agent = Remote(self.guest, self.python(AGENT, GUESTS, self.there, AGENT_PORT))
         self.addCleanup(agent.kill)
         agent.until("listens")
-        self.apart(self.second, self.host, self.there)
+        self.otherAsks()
+
+    def variables(self, device: str, here: str, there: str) -> dict[str, str]:
+        """
+        @param here: the address of the side that asks.
+        @param there: that of the other, which has the servers.
+
+        @return: the environment of the tests.
+        """
+        return {
+            "AGENT_OF_STREAMS": f"{device} {here} {there} {AGENT_PORT}",
+            "TWISTED_IB_TEST_PATIENCE": f"{PATIENCE:g}",
+            "NAMESPACE_OF_SOFTWARE": "",
+        }
 
     def apart(self, guest: Machine, here: str, there: str) -> None:
         """
         Run the tests in a guest.
 
         @param here: its address.
-        @param there: that of the other, which has the servers.
+        @param there: that of the other side.
         """
         limit(self, STREAMS_SECONDS)
-        variables = (
-            f"AGENT_OF_STREAMS='{GUESTS} {here} {there} {AGENT_PORT}' TWISTED_IB_TEST_PATIENCE={PATIENCE:g}"
-            f" TWISTED_IB_DEVICES={GUESTS}=hardware:{self.peer.value[0]} PYTHONPATH={SITE}"
-            f" NAMESPACE_OF_SOFTWARE="
-        )
-        self.tried(guest, variables, self.summary)
+        devices = {"TWISTED_IB_DEVICES": f"{GUESTS}=hardware:{self.peer.value[0]}", "PYTHONPATH": SITE}
+        variables = self.variables(GUESTS, here, there) | devices
+        words = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+        self.tried(guest, words, self.summary)
+
+    def agentHere(self) -> Any:
+        """
+        @return: a process of the other side that has the servers.
+        """
+        command = [sys.executable, str(AGENT), f"{self.kind}0", self.host, str(AGENT_PORT)]
+        return self.program(command, PYTHONPATH=str(ROOT))
+
+    def otherAsks(self) -> None:
+        """
+        Run the tests on the other side.
+        """
+        limit(self, STREAMS_SECONDS)
+        trial = [sys.executable, "-m", "twisted.trial", "--temp-directory", str(self.directory / "trial")]
+        variables = self.variables(f"{self.kind}0", self.host, self.there)
+        tests = self.program([*trial, MESSAGES.stem], PYTHONPATH=f"{ROOT}:{MESSAGES.parent}", **variables)
+        self.assertRegex(self.succeeded(tests.finish(STREAMS_SECONDS)).output, self.summary)
+
+
+class SIWApartTests(SIWMixin, ApartTests):
+    """
+    The same over siw.
+    """
+
+
+class PairStreamsTests(PairMixin, ApartTests):
+    """
+    The other end is the adapter of a second guest.
+    """
+
+    def agentHere(self) -> Any:
+        return self.inSecond(AGENT, GUESTS, self.host, AGENT_PORT)
+
+    def otherAsks(self) -> None:
+        self.apart(self.second, self.host, self.there)
 
 
 class SIWPairStreamsTests(SIWMixin, PairStreamsTests):

@@ -21,7 +21,6 @@ from tests.interop.lab.anew import limit
 from tests.interop.lab.machine import Ended
 from tests.interop.lab.shipped import SITE
 from tests.interop.rping import isDone
-from tests.support.commands import programOf
 
 #: Rounds whose bytes are verified, and of how many bytes.
 ROUNDS = 20
@@ -45,50 +44,6 @@ TESTS = "send", "write", "read", "atomic", "sdp"
 PERF, PERF_SECONDS = "-D 0.2", 4 * SECONDS
 #: How often processes are asked that may be busy.
 TRIES = 20
-
-
-class RPingTests(HardwareTestCase):
-    """
-    Both in the guest, over its rxe.
-    """
-
-    def ibPing(self, role: str) -> str:
-        """
-        @return: the command line of an C{ib-ping}.
-        """
-        program = shlex.quote(programOf("ping.ping"))
-        return (
-            f"exec env TWISTED_IB_DEVICES={GUESTS}=hardware:{self.peer.value[0]} PYTHONPATH={SITE}"
-            f" python3 -c {program} --device {GUESTS} {role} -a {self.there} {OPTIONS}"
-        )
-
-    def rping(self, role: str) -> str:
-        """
-        @return: the command line of an C{rping}.
-        """
-        return f"rping {role} -a {self.there} {OPTIONS}"
-
-    def rounds(self, server: str, client: str) -> None:
-        """
-        Both do their rounds, well.
-        """
-        number = self.start(server)
-        self.untilListens()
-        for ended in (self.guest.run(client, SECONDS), self.guest.finish(number, SECONDS)):
-            if not isDone(ended):
-                self.succeeded(ended)
-
-    def test_client(self) -> None:
-        """
-        Of Linux's C{rping}.
-        """
-        self.rounds(self.rping("-s"), self.ibPing("-c"))
-
-    def test_server(self) -> None:
-        """
-        Linux's C{rping} is the client.
-        """
-        self.rounds(self.ibPing("-s"), self.rping("-c"))
 
 
 class PingPongTests(HardwareTestCase):
@@ -164,6 +119,46 @@ class CommandsMixin(HardwareTestCase):
         @return: what one says as JSON.
         """
         return json.loads(self.said(module, *words, "--json").output)
+
+
+class RPingTests(CommandsMixin):
+    """
+    Both in the guest, over its rxe.
+    """
+
+    def ibPing(self, role: str) -> str:
+        """
+        @return: the command line of an C{ib-ping}.
+        """
+        return self.command("ping.ping", "--device", GUESTS, role, "-a", self.there, OPTIONS)
+
+    def rping(self, role: str) -> str:
+        """
+        @return: the command line of an C{rping}.
+        """
+        return f"rping {role} -a {self.there} {OPTIONS}"
+
+    def rounds(self, server: str, client: str) -> None:
+        """
+        Both do their rounds, well.
+        """
+        number = self.start(server)
+        self.untilListens()
+        for ended in (self.guest.run(client, SECONDS), self.guest.finish(number, SECONDS)):
+            if not isDone(ended):
+                self.succeeded(ended)
+
+    def test_client(self) -> None:
+        """
+        Of Linux's C{rping}.
+        """
+        self.rounds(self.rping("-s"), self.ibPing("-c"))
+
+    def test_server(self) -> None:
+        """
+        Linux's C{rping} is the client.
+        """
+        self.rounds(self.ibPing("-s"), self.rping("-c"))
 
 
 class PerfTests(CommandsMixin):
