@@ -1,6 +1,6 @@
 """
-Devices of the kind C{hardware} in two guests against each other, and against the kernel's RDS; and the contracts
-of streams against software on this side.
+Devices of the kind C{hardware} in two guests against each other, and against the kernel's RDS; and
+the contracts of streams against software on this side.
 """
 
 from __future__ import annotations
