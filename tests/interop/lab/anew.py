@@ -44,6 +44,17 @@ class Recorder:
             raise AttributeError(name)
         return lambda *arguments: self._calls.append((name, arguments))
 
+    @property
+    def failures(self) -> list[str]:
+        """
+        How the test failed, in a line each.
+        """
+        return [
+            " ".join(arguments[1].getErrorMessage().split())
+            for name, arguments in self._calls
+            if name in ("addError", "addFailure")
+        ]
+
     def replay(self, result: Any) -> None:
         """
         Say it to another reporter.
@@ -68,7 +79,7 @@ def runWithRepetition(
     reason = silence()
     if reason is not None:
         said = f"{test.id()}: {reason}: the guest is booted anew, and the test repeated."
-        print(said, file=sys.stderr, flush=True)
+        print(said, *recorder.failures, file=sys.stderr, flush=True)
         recorder = Recorder()
         run(recorder)
     recorder.replay(result)

@@ -188,6 +188,14 @@ class RepetitionTests(SynchronousTestCase):
         self.assertEqual(self.result.failures, [])
         self.assertIn("it hangs: the guest is booted anew, and the test repeated", self.printed.getvalue())
 
+    def test_told(self) -> None:
+        """
+        How it failed before is said, too: a guest that does not boot has no other words.
+        """
+        self.failing = 1
+        self.case("test_it").run(self.result)
+        self.assertIn("1 not greater than 1", self.printed.getvalue())
+
     def test_once(self) -> None:
         """
         It is repeated once.
