@@ -257,8 +257,10 @@ def routed(port: int, agent: int, gid: bytes) -> None:
     buffer = create_string_buffer(bytes(head) + mad(3, 1, 1, 5, 2), head + 256)
     library().umad_set_addr(buffer, 0x3FF, 1, 0x13, 0x80010000)
     library().umad_set_grh(buffer, struct.pack("=14xBB16sI8x", 7, 9, gid, 0xF12345))
-    lengths = 0, -1, 1 << 30
+    # The longest has all segments of RMPP that this package takes.
+    lengths = 0, -1, 256 + (4 << 20) + 1, 1 << 30
     say("lengths", [library().umad_send(port, agent, buffer, each, 20, 1) for each in lengths])
+    say("missing", library().umad_send(port, agent, None, 256, 20, 1))
     say("routed", library().umad_send(port, agent, buffer, 256, 20, 1))
     # What the library notes there: agent, time, retries.
     found = struct.unpack_from("=IIII", buffer)

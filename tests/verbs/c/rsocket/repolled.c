@@ -202,6 +202,45 @@ static void edges(int set, int caller, int peer)
     IS(repoll_ctl(set, EPOLL_CTL_DEL, caller, NULL), 0);
 }
 
+/* An rsocket and two pipes that are ready: never more than is asked for, all if there is room, and with room for one by turns. */
+static void together(int set, int caller, int peer)
+{
+    struct epoll_event found[4] = {0};
+    int ends[2][2], others = 0;
+    char octet;
+
+    add(set, peer, EPOLLIN);
+    IS(rsend(caller, "x", 1, 0), 1);
+    comes(set, peer, EPOLLIN);
+    for (int each = 0; each < 2; each++) {
+        pipe(ends[each]);
+        write(ends[each][1], "", 1);
+        add(set, ends[each][0], EPOLLIN);
+    }
+    for (int round = 0; round < 4; round++) {
+        found[2].data.u64 = found[3].data.u64 = 7;
+        IS(repoll_wait(set, found, 2, 0), 2);
+        IS(found[2].data.u64, 7);
+        IS(found[0].data.u64 != found[1].data.u64, 1);
+        IS(repoll_wait(set, found, 3, 0), 3);
+        IS(found[3].data.u64, 7);
+        /* Each once. */
+        IS((int)found[0].data.u64 + (int)found[1].data.u64 + (int)found[2].data.u64, peer + ends[0][0] + ends[1][0]);
+        IS(repoll_wait(set, found, 1, 0), 1);
+        others += (int)found[0].data.u64 != peer;
+        IS(repoll_wait(set, found, 1, 0), 1);
+        others += (int)found[0].data.u64 != peer;
+    }
+    IS(others, 4);
+    for (int each = 0; each < 2; each++) {
+        IS(repoll_ctl(set, EPOLL_CTL_DEL, ends[each][0], NULL), 0);
+        close(ends[each][0]);
+        close(ends[each][1]);
+    }
+    IS(repoll_ctl(set, EPOLL_CTL_DEL, peer, NULL), 0);
+    IS(rrecv(peer, &octet, 1, 0), 1);
+}
+
 static void nothing(int number)
 {
     (void)number;
@@ -291,6 +330,7 @@ int main(void)
     polled(caller, peer);
     IS(repoll_ctl(sets[0], EPOLL_CTL_DEL, peer, NULL), 0);
     edges(sets[0], caller, peer);
+    together(sets[0], caller, peer);
     interrupted(sets[0], peer);
 
     for (int i = 1; i < RSOCKET_POLLS; i++)
