@@ -42,7 +42,6 @@ MODULES = [
     "twisted_ib/hca/fabric/shm/ring.py",
     "twisted_ib/hca/memory/memory.py",
     "twisted_ib/hca/queues/completion.py",
-    "twisted_ib/hca/queues/pieces.py",
     "twisted_ib/hca/queues/queuepair.py",
     "twisted_ib/hca/queues/receiver.py",
     "twisted_ib/hca/queues/receives.py",

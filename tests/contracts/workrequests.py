@@ -24,7 +24,7 @@ from twisted_ib.hca.fabric.shm import sharedregions
 from twisted_ib.hca.memory.memory import MemoryRegion
 from twisted_ib.hca.memory.windows import WindowType
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
-from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.receives import SGE
 from twisted_ib.hca.queues.requests import SendOpcode, WindowBind
 
 SEND, SEND_IMM = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM

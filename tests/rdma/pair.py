@@ -17,7 +17,7 @@ from twisted_ib import limits
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import CompletionQueue, WorkCompletion
-from twisted_ib.hca.queues.pieces import SGE, ReceiveRequest
+from twisted_ib.hca.queues.receives import SGE, ReceiveRequest
 from twisted_ib.hca.queues.requests import SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
 from twisted_ib.interfaces import IRDMAProtocol

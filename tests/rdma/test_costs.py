@@ -96,8 +96,11 @@ class ObjectTests(PairTestCase):
         extra = {name: more[name] - calls[name] for name in more}
         perMessage = {name: count / 50 for name, count in extra.items() if count >= 50}
         self.assertLess(sum(perMessage.values()), 40, perMessage)
-        for name in ("write", "post", "postInline", "received", "deliver", "messageReceived"):
-            self.assertIn(name, perMessage)
+        # Those of compiled modules are not counted.
+        named = {"write", "post", "received", "deliver", "messageReceived"}
+        if not compiledModules():
+            named.add("postInline")
+        self.assertLessEqual(named, perMessage.keys())
 
     def test_gathered(self) -> None:
         """

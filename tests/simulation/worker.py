@@ -18,7 +18,7 @@ from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.memory.windows import WindowType
 from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus
-from twisted_ib.hca.queues.pieces import SGE, ReceiveRequest
+from twisted_ib.hca.queues.receives import SGE, ReceiveRequest
 from twisted_ib.hca.queues.requests import Capabilities, Destination, SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.services.address import AddressHandle, AddressVector
 from twisted_ib.hca.services.work import WorkQueues

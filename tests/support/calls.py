@@ -22,7 +22,7 @@ PACKAGE = os.path.dirname(twisted_ib.__file__) + os.sep
 #: Functions of their own before Python 3.12 (PEP 709), so not counted: a count is the same on all.
 _INLINED = {"<listcomp>", "<dictcomp>", "<setcomp>"}
 #: Where two classes are no records, so as to be compiled: constructors of records are not counted either.
-_PIECES = os.path.join("hca", "queues", "pieces.py")
+_PIECES = os.path.join("hca", "queues", "receives.py")
 
 
 def called(act: Callable[[], object], under: str = "") -> Counter[str]:
@@ -37,9 +37,10 @@ def called(act: Callable[[], object], under: str = "") -> Counter[str]:
         """
         Count a call.
         """
-        file = code.co_filename
-        if file.startswith(under) and code.co_name not in _INLINED and not file.endswith(_PIECES):
-            calls[code.co_name] += 1
+        file, name = code.co_filename, code.co_name
+        isPiece = name == "__init__" and file.endswith(_PIECES)
+        if file.startswith(under) and name not in _INLINED and not isPiece:
+            calls[name] += 1
 
     profiled(act, see)
     return calls

@@ -15,7 +15,7 @@ from twisted_ib.hca.memory.access import LOCAL_WRITE, ZERO_BASED
 from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.memory.memory import Memory, MemoryRegion
 from twisted_ib.hca.memory.windows import MemoryWindow, WindowType
-from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.receives import SGE
 from twisted_ib.interfaces import IRDMARegion, IRDMAWindow
 from twisted_ib.internet.addressing.addresses import checkInteger
 

@@ -20,7 +20,7 @@ from twisted_ib.hca.memory.access import LOCAL_WRITE
 from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.memory.memory import MemoryRegion
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus, WorkCompletion
-from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.receives import SGE
 from twisted_ib.hca.queues.requests import ATOMIC_BYTES, SendOpcode, SendRequest
 from twisted_ib.internet.addressing.addresses import checkInteger, immediateData, toBytes
 from twisted_ib.internet.region import RDMARegion, RDMAWindow, Regions

@@ -17,7 +17,7 @@ from twisted_ib.hca.base.operation import REFUSAL
 from twisted_ib.hca.memory.access import REMOTE, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.memory.memory import MemoryRegion
 from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
-from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.receives import SGE
 from twisted_ib.hca.queues.requests import Attributes, Capabilities, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
 from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, SEND_ONLY

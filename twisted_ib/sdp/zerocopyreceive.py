@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from twisted_ib.errors import HCAError, SDPError
 from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE_WRITE
 from twisted_ib.hca.memory.memory import MemoryRegion
-from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.receives import SGE
 from twisted_ib.interfaces import ISDPBufferedProtocol
 from twisted_ib.internet.region import RDMARegion
 from twisted_ib.sdp.protocol.modes import Mode

@@ -17,7 +17,7 @@ from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.memory.access import REMOTE_READ
 from twisted_ib.hca.memory.memory import MemoryRegion
-from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.receives import SGE
 from twisted_ib.internet.region import RDMARegion
 from twisted_ib.sdp.pendingsends import PendingSend, SendBuffer, Urgent
 from twisted_ib.sdp.protocol.modes import Mode

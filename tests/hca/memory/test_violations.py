@@ -19,7 +19,7 @@ from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.memory.memory import MemoryRegion
 from twisted_ib.hca.memory.windows import WindowType
 from twisted_ib.hca.queues.completion import WCStatus
-from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.receives import SGE
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.services.operations import message
 

@@ -23,9 +23,8 @@ from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.memory.memory import Memory, MemoryRegion
 from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus, WorkCompletion
-from twisted_ib.hca.queues.pieces import SGE, ReceiveRequest
 from twisted_ib.hca.queues.queuepair import QueuePair
-from twisted_ib.hca.queues.receives import SharedReceiveQueue
+from twisted_ib.hca.queues.receives import SGE, ReceiveRequest, SharedReceiveQueue
 from twisted_ib.hca.queues.requests import Capabilities, SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
 

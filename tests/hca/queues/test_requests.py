@@ -7,7 +7,7 @@ from __future__ import annotations
 from attrs import asdict
 from twisted.trial.unittest import SynchronousTestCase
 
-from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.receives import SGE
 from twisted_ib.hca.queues.requests import Attributes, SendOpcode, SendRequest
 from twisted_ib.hca.wire.cm.messages import DREP, RTU
 

@@ -12,8 +12,7 @@ from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceBusyError, ResourceLimitError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.memory.memory import Memory
-from twisted_ib.hca.queues.pieces import SGE, ReceiveRequest
-from twisted_ib.hca.queues.receives import SharedReceiveQueue
+from twisted_ib.hca.queues.receives import SGE, ReceiveRequest, SharedReceiveQueue
 
 
 class SharedReceiveQueueTests(SynchronousTestCase):

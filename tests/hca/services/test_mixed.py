@@ -20,7 +20,7 @@ from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.device.form import compiledModules
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
-from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.receives import SGE
 from twisted_ib.hca.queues.requests import SendFlags, SendOpcode
 from twisted_ib.hca.wire.headers import IMMEDIATE, INVALIDATE, REFERENCE
 

@@ -12,7 +12,7 @@ from twisted_ib.errors import QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.fabric.base.path import RecordPath
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
-from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.receives import SGE
 from twisted_ib.hca.queues.requests import Capabilities, SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.services.operations import message
 from twisted_ib.hca.services.operations.rows import OPERATIONS

@@ -14,7 +14,7 @@ from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import timeoutSeconds
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import WCStatus
-from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.receives import SGE
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.wire import headers, opcodes
 from twisted_ib.hca.wire.headers import REFERENCE

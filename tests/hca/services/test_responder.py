@@ -18,7 +18,7 @@ from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.fabric.base.path import RecordPath
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus
-from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.receives import SGE
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.services.operations import message
 from twisted_ib.hca.services.responder import ResponseScheduler

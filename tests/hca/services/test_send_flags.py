@@ -10,7 +10,7 @@ from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, QueuePairError
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.queues.completion import WCStatus
-from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.receives import SGE
 from twisted_ib.hca.queues.requests import Capabilities, SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.services.operations.rows import OPERATIONS
 

@@ -19,7 +19,7 @@ from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.fabric.base.path import Refusing
 from twisted_ib.hca.memory.windows import WindowType
 from twisted_ib.hca.queues.completion import WCStatus
-from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.receives import SGE
 from twisted_ib.hca.queues.requests import SendFlags, SendOpcode, WindowBind
 
 VERBS = (

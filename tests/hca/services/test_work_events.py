@@ -15,7 +15,7 @@ from twisted_ib.hca.base import operation
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.queues.completion import WCStatus
-from twisted_ib.hca.queues.pieces import SGE, ReceiveRequest
+from twisted_ib.hca.queues.receives import SGE, ReceiveRequest
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.services.requester import Requester
 from twisted_ib.hca.services.work import WorkQueues

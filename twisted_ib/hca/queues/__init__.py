@@ -8,11 +8,10 @@ Modules:
 
   - C{completion}: completion queues, and the work completions that a program polls from them
   - C{consumers}: the users of queue pairs, who are told what arrives
-  - C{pieces}: scatter/gather elements, and the receives made of them
   - C{queuepair}: state, numbers, and what crosses the seam (IBTA vol. 1 10.2.4)
   - C{reassembly}: reassembly of a message for a consumer that comes in several records
   - C{receiver}: the base class of what takes a path's records
-  - C{receives}: the receives of one queue pair
+  - C{receives}: receives, the elements of lists that they are made of, and the queues of both kinds
   - C{requests}: work requests, and the attributes and capabilities of a queue pair
   - C{scatter}: find and copy the bytes of a message
 """

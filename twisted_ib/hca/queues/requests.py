@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
-from twisted_ib.hca.queues.pieces import SGE, checkPieces
+from twisted_ib.hca.queues.receives import SGE, checkPieces
 from twisted_ib.layouts import FrozenRecord, Record
 from twisted_ib.records import define, frozen
 

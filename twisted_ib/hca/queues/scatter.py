@@ -10,7 +10,7 @@ from typing import Any, Final
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import REFERENCE, TAILS
 from twisted_ib.hca.memory.domains import ProtectionDomain
-from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.receives import SGE
 from twisted_ib.hca.wire import headers
 
 #: A copy of no more octets is in order as it is: its last store is its last octets' (memcpy(3) of glibc).

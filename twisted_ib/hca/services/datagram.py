@@ -26,8 +26,7 @@ from twisted_ib.hca.base.operation import SOLICITED
 from twisted_ib.hca.base.states import RECEIVING, QPState
 from twisted_ib.hca.memory.access import LOCAL_READ, LOCAL_WRITE
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus, WorkCompletion
-from twisted_ib.hca.queues.pieces import ReceiveRequest
-from twisted_ib.hca.queues.receives import Receives
+from twisted_ib.hca.queues.receives import ReceiveRequest, Receives
 from twisted_ib.hca.queues.requests import Destination, SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.queues.scatter import locate, scatter, total
 from twisted_ib.hca.services.datagramform import OWN_KEY

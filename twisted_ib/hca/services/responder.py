@@ -34,8 +34,7 @@ from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.operation import ABSENT, LATER, OPERATION_MASK, REFERENCE, REFUSAL, RESUME, SOLICITED
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.queues.completion import WCStatus
-from twisted_ib.hca.queues.pieces import ReceiveRequest
-from twisted_ib.hca.queues.receives import Receives
+from twisted_ib.hca.queues.receives import ReceiveRequest, Receives
 from twisted_ib.hca.queues.scatter import payload
 from twisted_ib.hca.services.operations.message import IncomingMessage
 from twisted_ib.hca.services.operations.operation import Refused, Response

@@ -27,7 +27,7 @@ from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import LOCAL, Traits
 from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.queues.completion import Completions, WCStatus
-from twisted_ib.hca.queues.pieces import ReceiveRequest, checkPieces
+from twisted_ib.hca.queues.receives import ReceiveRequest, checkPieces
 from twisted_ib.hca.queues.requests import Attributes, Capabilities, SendOpcode, SendRequest
 from twisted_ib.hca.services.datagram import DatagramRequester, DatagramResponder
 from twisted_ib.hca.services.requester import Requester

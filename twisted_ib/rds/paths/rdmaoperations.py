@@ -23,7 +23,7 @@ from twisted_ib.errors import MemoryAccessError, MemoryRegionError, RDSOperation
 from twisted_ib.hca.memory.access import LOCAL_READ, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.memory.memory import MemoryRegion
 from twisted_ib.hca.queues.completion import WCStatus
-from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.receives import SGE
 from twisted_ib.hca.queues.requests import ATOMIC_BYTES, SendFlags, SendOpcode, SendRequest
 from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import NO_EXTENSIONS, Extension, packExtensions

@@ -23,7 +23,7 @@ from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import HCAError, QueuePairError
 from twisted_ib.hca.base.states import QPState
-from twisted_ib.hca.queues.pieces import SGE, ReceiveRequest
+from twisted_ib.hca.queues.receives import SGE, ReceiveRequest
 from twisted_ib.hca.queues.requests import SendOpcode, SendRequest
 from twisted_ib.hca.services.operations.message import PULL_LEAST
 from twisted_ib.hca.services.operations.send import PostedSend

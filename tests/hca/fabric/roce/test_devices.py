@@ -22,8 +22,8 @@ from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
 from twisted_ib.hca.fabric.roce import connparams
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus
-from twisted_ib.hca.queues.pieces import SGE, ReceiveRequest
 from twisted_ib.hca.queues.queuepair import QueuePair
+from twisted_ib.hca.queues.receives import SGE, ReceiveRequest
 from twisted_ib.hca.queues.requests import SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
 from twisted_ib.hca.wire.cm.messages import DREP, DREQ, REJ

@@ -24,7 +24,7 @@ from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.queues.completion import WCStatus
-from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.receives import SGE
 from twisted_ib.hca.queues.requests import SendFlags, SendOpcode
 
 MISSING = libc.available()

@@ -14,7 +14,7 @@ from twisted_ib.errors import QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.memory.memory import Memory
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
-from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.receives import SGE
 from twisted_ib.hca.queues.requests import Destination, SendFlags, SendOpcode
 from twisted_ib.hca.wire.grh import guidGID
 

@@ -13,7 +13,7 @@ from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus
-from twisted_ib.hca.queues.pieces import SGE, ReceiveRequest
+from twisted_ib.hca.queues.receives import SGE, ReceiveRequest
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.wire.grh import destination, guidGID, route
 

@@ -10,7 +10,7 @@ from tests.hca.services.datagrams.unreliable_pair import UnreliablePair, Unrelia
 from twisted_ib.errors import PathLostError, QueuePairError
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.queues.completion import WCStatus
-from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.receives import SGE
 from twisted_ib.hca.queues.requests import SendFlags, SendOpcode
 from twisted_ib.hca.services import unreliable
 from twisted_ib.hca.services.address import AddressVector

@@ -11,7 +11,7 @@ from tests.hca.services.datagrams.unreliable_pair import UnreliableTestCase
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus
-from twisted_ib.hca.queues.pieces import SGE, ReceiveRequest
+from twisted_ib.hca.queues.receives import SGE, ReceiveRequest
 from twisted_ib.hca.wire.headers import IMMEDIATE, RETH
 
 OK, FLUSH = WCStatus.SUCCESS, WCStatus.WR_FLUSH_ERR

@@ -19,7 +19,7 @@ from tests.support.generated import given, settings
 from twisted_ib.errors import QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.queues.completion import WCStatus
-from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.receives import SGE
 from twisted_ib.hca.queues.requests import Destination, SendFlags, SendOpcode
 from twisted_ib.hca.wire.grh import guidGID
 from twisted_ib.hca.wire.headers import IMMEDIATE, RETH

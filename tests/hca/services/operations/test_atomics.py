@@ -14,7 +14,7 @@ from twisted_ib.errors import QueuePairError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.queues.completion import WCStatus
-from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.receives import SGE
 from twisted_ib.hca.queues.requests import SendFlags, SendOpcode
 from twisted_ib.hca.wire import opcodes
 from twisted_ib.hca.wire.headers import ATOMIC, ATOMIC_RESULT

@@ -17,8 +17,7 @@ from twisted_ib.hca.base.operation import REFERENCE, SOLICITED
 from twisted_ib.hca.memory.access import LOCAL_READ
 from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus, WorkCompletion
-from twisted_ib.hca.queues.pieces import ReceiveRequest
-from twisted_ib.hca.queues.receives import Receives
+from twisted_ib.hca.queues.receives import ReceiveRequest, Receives
 from twisted_ib.hca.queues.requests import SendFlags, SendRequest
 from twisted_ib.hca.queues.scatter import find, locate
 from twisted_ib.hca.services.operations.operation import Operation, WorkContext

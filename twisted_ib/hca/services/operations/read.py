@@ -10,7 +10,7 @@ from twisted_ib.hca.base.operation import ANSWERS, OPERATION_MASK, REFERENCE
 from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE_READ
 from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
-from twisted_ib.hca.queues.pieces import SGE
+from twisted_ib.hca.queues.receives import SGE
 from twisted_ib.hca.queues.requests import SendOpcode, SendRequest
 from twisted_ib.hca.queues.scatter import locate, payload, total
 from twisted_ib.hca.services.operations.message import refer

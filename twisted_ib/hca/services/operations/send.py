@@ -14,9 +14,8 @@ from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.memory.access import LOCAL_READ, LOCAL_WRITE
 from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode, WCStatus, WorkCompletion
-from twisted_ib.hca.queues.pieces import ReceiveRequest
 from twisted_ib.hca.queues.reassembly import Reassembly
-from twisted_ib.hca.queues.receives import Receives
+from twisted_ib.hca.queues.receives import ReceiveRequest, Receives
 from twisted_ib.hca.queues.requests import SendFlags, SendOpcode
 from twisted_ib.hca.queues.scatter import AT_ONCE, locate, scatter, store
 from twisted_ib.hca.services.operations.message import IncomingMessage, MessageOperation

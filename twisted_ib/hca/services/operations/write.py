@@ -13,8 +13,7 @@ from twisted_ib.errors import MemoryAccessError
 from twisted_ib.hca.memory.access import LOCAL_READ, REMOTE_WRITE
 from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus, WorkCompletion
-from twisted_ib.hca.queues.pieces import SGE
-from twisted_ib.hca.queues.receives import Receives
+from twisted_ib.hca.queues.receives import SGE, Receives
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.queues.scatter import AT_ONCE, store
 from twisted_ib.hca.services.operations.message import PULL_LEAST, IncomingMessage, MessageOperation

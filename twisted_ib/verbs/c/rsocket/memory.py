@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from twisted_ib.hca.queues.completion import WorkCompletion
-from twisted_ib.hca.queues.pieces import SGE, ReceiveRequest
+from twisted_ib.hca.queues.receives import SGE, ReceiveRequest
 from twisted_ib.hca.queues.requests import SendOpcode, SendRequest
 from twisted_ib.verbs.c.rsocket.protocol import Region, RSocketError, Write
 from twisted_ib.verbs.pyverbs import CMID, MR, enums

@@ -15,7 +15,7 @@ from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.base.traits import TransportType
 from twisted_ib.hca.queues.completion import WCStatus
-from twisted_ib.hca.queues.pieces import ReceiveRequest
+from twisted_ib.hca.queues.receives import ReceiveRequest
 from twisted_ib.hca.queues.requests import SendOpcode, SendRequest
 from twisted_ib.hca.services.operations.message import PULL_LEAST
 from twisted_ib.hca.services.operations.write import PostedWriteImmediate

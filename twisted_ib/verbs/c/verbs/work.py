@@ -8,7 +8,7 @@ from functools import partial
 
 from twisted_ib import limits
 from twisted_ib.hca.base.states import QPType
-from twisted_ib.hca.queues.pieces import SGE, ReceiveRequest
+from twisted_ib.hca.queues.receives import SGE, ReceiveRequest
 from twisted_ib.hca.queues.requests import Destination, SendOpcode, SendRequest
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.errors import HandleError

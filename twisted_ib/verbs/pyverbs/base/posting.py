@@ -9,8 +9,8 @@ from typing import Any
 
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.queues import requests
-from twisted_ib.hca.queues.pieces import SGE as Piece
-from twisted_ib.hca.queues.pieces import ReceiveRequest
+from twisted_ib.hca.queues.receives import SGE as Piece
+from twisted_ib.hca.queues.receives import ReceiveRequest
 from twisted_ib.hca.queues.requests import SendOpcode, SendRequest
 from twisted_ib.hca.services.operations.rows import OPERATIONS
 from twisted_ib.verbs.pyverbs.base.base import checked

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from twisted_ib.hca.queues.pieces import SGE as Piece
+from twisted_ib.hca.queues.receives import SGE as Piece
 from twisted_ib.hca.queues.requests import Destination, SendRequest
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.core.locked import locked

@@ -14,7 +14,7 @@ import attrs
 
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.base.states import QPState
-from twisted_ib.hca.queues.pieces import SGE as Piece
+from twisted_ib.hca.queues.receives import SGE as Piece
 from twisted_ib.hca.queues.requests import SendOpcode, SendRequest
 from twisted_ib.verbs.core.locked import locked
 from twisted_ib.verbs.pyverbs.base.base import PyverbsCM, checked, u32, u64
