@@ -213,8 +213,8 @@ class CallBytecodeTests(CallTests):
     recorded = {
         "post_send": 767,
         "post_recv": 348,
-        "poll_cq, arriving": 1115,
-        "poll_cq": 379,
+        "poll_cq, arriving": 1119,
+        "poll_cq": 383,
         "poll_cq, none": 397,
     }
     events = 936

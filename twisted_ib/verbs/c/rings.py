@@ -70,8 +70,9 @@ class CompletionRing:
         self._buffer: Buffer = ffi.buffer(entries)
         ring.entries, ring.mask = entries, limits.COMPLETION_RING - 1
         ring.eager, ring.seldom = limits.EAGER_POLLS, limits.POLL_PAUSE
-        # Completions that it has got, ever.
-        self._tail = 0
+        # Completions that it has got, ever; and whether the queue has more, as the ring says.
+        self._tail, self._hasMore = 0, False
+        ring.more = 0
         self.shown = 0
         self.wanted = partial(hub.unshown.add, self)
         queue.reflect(self)
@@ -137,7 +138,9 @@ class CompletionRing:
         ring.tail = tail
         self.shown = shown = shown + tail - self._tail
         self._tail = tail
-        ring.more = len(completions) > shown
+        hasMore = len(completions) > shown
+        if hasMore is not self._hasMore:
+            self._hasMore = ring.more = hasMore
         queue.quiet = 0
 
     def recall(self) -> None:

@@ -230,22 +230,24 @@ class HubProgress:
                 device.check()
             completions = queue.completions
             mirror = queue.mirror
-            if mirror is not None and mirror.shown:
-                # Completions that were taken are not there.
-                mirror.settle()
-            # Verbs have no thread: polling is what moves data, on this device and on all others.
-            self.drive(completions, count or 1)
+            # Verbs have no thread: polling is what moves data, on this device and on all others.  drive() and
+            # leaveTo() by the class: see compilation.py.
             if mirror is not None:
+                if mirror.shown:
+                    # Completions that were taken are not there.
+                    mirror.settle()
+                HubProgress.drive(self, completions, count or 1)
                 if completions:
                     self.unshown.add(mirror)
                 return []
+            HubProgress.drive(self, completions, count or 1)
             if not completions:
                 return []
             if count == 1:
                 return [completions.popleft()]
             return [completions.popleft() for _ in range(min(count, len(completions)))]
         finally:
-            self.leaveTo(depth)
+            HubProgress.leaveTo(self, depth)
 
     # -- progress
 

@@ -125,11 +125,19 @@ int twisted_ib_swap_slept(int slept)
 void twisted_ib_block(sigset_t *program)
 {
     static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
-    sigset_t all;
+    static volatile int isMade;
+    static sigset_t all;
+    sigset_t made;
 
-    sigfillset(&all);
-    for (unsigned index = 0; index < sizeof own / sizeof *own; index++)
-        sigdelset(&all, own[index]);
+    /* Once: two threads, or a signal's handler, may write the same. */
+    if (!isMade) {
+        sigfillset(&made);
+        for (unsigned index = 0; index < sizeof own / sizeof *own; index++)
+            sigdelset(&made, own[index]);
+        all = made;
+        __atomic_thread_fence(__ATOMIC_SEQ_CST);
+        isMade = 1;
+    }
     pthread_sigmask(SIG_BLOCK, &all, program);
 }
 
