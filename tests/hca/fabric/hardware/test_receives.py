@@ -6,6 +6,7 @@ memory, and a peer of TCP that tells of its receives as one.
 from __future__ import annotations
 
 import socket
+import weakref
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock, call
@@ -234,6 +235,26 @@ class WindowTests(SynchronousTestCase):
         self.clock.advance(1)
         fabric.timers.tick(self.clock.seconds())
         fabric.later.assert_not_called()
+
+    def test_closedWhileAsking(self) -> None:
+        """
+        A time to ask again that has not come keeps nothing of the adapter's, which could not be closed.
+        """
+
+        class Domain:
+            def reg_mr(self, *region: int) -> Any:
+                return SimpleNamespace(pd=self, rkey=7, close=Mock())
+
+        domain = Domain()
+        self.window = Window(self.path, self.memory, domain, 100, COUNT.size)
+        self.window.told(Receives(4, *THERE), False, 1)
+        self.send(10)
+        self.answer(4)
+        kept = weakref.ref(domain)
+        self.window.close()
+        del self.window, domain
+        self.assertIsNotNone(self.path.fabric.timers.deadline())
+        self.assertIsNone(kept())
 
     def test_pushes(self) -> None:
         """

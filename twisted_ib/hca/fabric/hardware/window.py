@@ -64,7 +64,7 @@ class Window:
         """
         self._path, self._memory, self._at = path, memory, at
         # A domain may have the numbers of several peers: none of them writes.
-        self._region = domain.reg_mr(base + at, COUNT.size, LOCAL_WRITE | REMOTE_READ)
+        self._region: Any = domain.reg_mr(base + at, COUNT.size, LOCAL_WRITE | REMOTE_READ)
         self._posted = self._pushed = path.slots
         self._show()
         self.own = Receives(path.slots, base + at, self._region.rkey)
@@ -163,4 +163,6 @@ class Window:
         """
         Deregister the number.
         """
-        self._region.close()
+        # Its domain ends with it: a time to ask again may keep this longer.
+        region, self._region = self._region, None
+        region.close()
