@@ -131,6 +131,7 @@ class PackagingTestCase(SynchronousTestCase):
             "twisted_ib/verbs/c/building/arrivals.c",
             "twisted_ib/verbs/c/building/carried.c",
             "twisted_ib/verbs/c/building/completions.c",
+            "twisted_ib/verbs/c/building/early.c",
             "twisted_ib/verbs/c/building/postings.c",
             "twisted_ib/verbs/c/building/interpreter.c",
             "twisted_ib/verbs/c/building/looks.c",

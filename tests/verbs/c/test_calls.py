@@ -19,6 +19,7 @@ from tests.verbs.c.library import built, run
 from twisted_ib.errors import LibraryBuildError
 from twisted_ib.verbs.c.building.build import LIBRARIES, STUBS, compilerCommand
 from twisted_ib.verbs.c.functions import Failure, Row
+from twisted_ib.verbs.c.kept import sharedPython
 from twisted_ib.verbs.c.verbs.declarations import DECLARATIONS
 from twisted_ib.verbs.c.verbs.table import TABLE
 
@@ -142,6 +143,7 @@ class ExportTests(ProgramTestCase):
             "settle",
             "forked",
             "over",
+            "begun",
         )
         shared = {("TWISTED_IB_LOCAL", f"twisted_ib_{each}") for each in names}
         for library in LIBRARIES:
@@ -188,16 +190,50 @@ class BegunTests(ProgramTestCase):
         A program that uses no communication manager does not import it; some, as Valkey's C{rdma-test}, give
         their peers a second for all of the start.
         """
-        path = self.compiled(Path(__file__).with_name("begun.c"), "librdmacm.so.1")
-        result = run(path, TWISTED_IB_DEVICE="shm0")
-        self.assertEqual((result.stderr, result.returncode), ("", 0))
-        found = {
-            name: int(count)
-            for name, _, count in (each.rpartition(" ") for each in result.stdout.splitlines())
-        }
+        found: dict[str, int] = {}
+        source = Path(__file__).with_name("begun.c")
+        for options in (("-DCHANNELS=1", "librdmacm.so.1"), ("-DCHANNELS=0",)):
+            result = run(self.compiled(source, *options), TWISTED_IB_DEVICE="shm0")
+            self.assertEqual((result.stderr, result.returncode), ("", 0))
+            # Of both what the program without it has.
+            lines = (each.rpartition(" ") for each in result.stdout.splitlines())
+            found |= {name: int(count) for name, _, count in lines}
         self.assertEqual(found.keys(), _MODULES.keys())
         for name, count in found.items():
             self.assertLessEqual(count, _MODULES[name], name)
+
+    def test_early(self) -> None:
+        """
+        In a program that is linked with libibverbs Python is there before its first call; what it forks
+        before that calls as it does.
+        """
+        for libraries in ((), ("librdmacm.so.1",)):
+            path = self.compiled(Path(__file__).with_name("early.c"), "-Wl,--no-as-needed", *libraries)
+            result = run(path, TWISTED_IB_DEVICE="shm0")
+            self.assertEqual((result.stdout, result.stderr, result.returncode), ("yes 1 1\n", "", 0))
+
+    def test_timed(self) -> None:
+        """
+        One that is linked with librdmacm has all modules for a connection by its device then, but for those
+        of shared memory, which take a few milliseconds, and neither a descriptor nor a thread more.
+        """
+        path = self.compiled(Path(__file__).with_name("timed.c"), "-Wl,--no-as-needed", "librdmacm.so.1")
+        for device, most in (("shm0", 14), ("roce0", 0)):
+            result = run(path, TWISTED_IB_DEVICE=device, TWISTED_IB_DEVICES="roce0=roce:127.0.0.1")
+            self.assertEqual((result.stderr, result.returncode), ("", 0), device)
+            modules, *others = map(int, result.stdout.split())
+            self.assertEqual(others, [3, 1])
+            self.assertLessEqual(modules, most)
+
+    def test_own(self) -> None:
+        """
+        In one that is linked with Python, too, that is the program's to start.
+        """
+        python = sharedPython()
+        folder = str(Path(python).parent)
+        path = self.compiled(Path(__file__).with_name("early.c"), "-Wl,--no-as-needed", python)
+        result = run(path, TWISTED_IB_DEVICE="shm0", LD_LIBRARY_PATH=f"{built()}:{folder}")
+        self.assertEqual((result.stdout, result.stderr, result.returncode), ("no 1 1\n", "", 0))
 
 
 class LoadedTests(ProgramTestCase):

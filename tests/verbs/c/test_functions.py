@@ -160,7 +160,8 @@ class RowTests(SynchronousTestCase):
             "RDMACM_1.0 { global: rdma_get_count; };\n"
             "TWISTED_IB_LOCAL { global: twisted_ib_used; twisted_ib_in_python; twisted_ib_inside; "
             "twisted_ib_asleep; twisted_ib_busy; twisted_ib_posts; twisted_ib_calls; "
-            "twisted_ib_seen; twisted_ib_settle; twisted_ib_forked; twisted_ib_over; local: *; };\n",
+            "twisted_ib_seen; twisted_ib_settle; twisted_ib_forked; twisted_ib_over; twisted_ib_begun; "
+            "local: *; };\n",
         )
 
 

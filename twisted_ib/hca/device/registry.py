@@ -73,6 +73,13 @@ def _roce(owner: Any, guid: int, clock: Callable[[], float], address: str) -> IF
     return PacketFabric(owner, guid, clock, link, group=link.group)
 
 
+def _prepareRoCE() -> object:
+    from twisted_ib.hca.fabric.roce import packet, roce
+    from twisted_ib.hca.mad import agents, dispatch
+
+    return packet, roce, agents, dispatch
+
+
 def _iwarp(
     owner: Any,
     guid: int,
@@ -115,6 +122,7 @@ class FabricKind(Shown):
     @ivar options: the names of what may be switched on for a device that is added.
     @ivar locate: of a kind whose devices stand for adapters of this host: gives the IP address of an adapter,
         by its name, or raises L{DeviceError}.  Then C{open} is given the name, too.
+    @ivar prepare: imports what a device would when it is opened.
     """
 
     name: str
@@ -125,6 +133,7 @@ class FabricKind(Shown):
     hasInterfaces: bool = False
     options: tuple[str, ...] = ()
     locate: Callable[[str], str] | None = None
+    prepare: Callable[[], object] = tuple
 
     @property
     def hasAddress(self) -> bool:
@@ -151,7 +160,7 @@ def numbered(start: str) -> Callable[[str], bool]:
 KINDS = [
     FabricKind("loopback", _loopback, LOCAL, "lo0"),
     FabricKind("shm", _sharedMemory, SHARED, "shm0"),
-    FabricKind("roce", _roce, ROUTED, implicit=numbered("roce")),
+    FabricKind("roce", _roce, ROUTED, implicit=numbered("roce"), prepare=_prepareRoCE),
     FabricKind("iwarp", _iwarp, STREAM, implicit=numbered("iwarp"), options=("crc", "markers")),
     FabricKind(
         *("hardware", _hardware, ADAPTER),

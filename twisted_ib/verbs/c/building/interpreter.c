@@ -62,6 +62,12 @@ static void check(PyStatus status)
  */
 SHARED volatile int twisted_ib_used, twisted_ib_in_python;
 
+/* Whether Python has started before main(), by early.c, and so for these libraries alone. */
+SHARED volatile int twisted_ib_begun;
+
+/* That start; only libibverbs has it. */
+void twisted_ib_begin(void) __attribute__((weak, visibility("hidden")));
+
 /*
  * The thread that ends Python, in a program that is Python, or 0: no other enters it any more.  Python would end one that
  * waits for its lock, amid the program's own calls, and of C++ that is std::terminate().
@@ -267,7 +273,8 @@ void twisted_ib_initialize(int signals)
     initialize();
     syscall(SYS_rt_sigaction, SIGINT, program, NULL, _NSIG / 8);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    atexit(finish);
+    if (!twisted_ib_begun)
+        atexit(finish);
 }
 
 /*
@@ -278,7 +285,12 @@ PyObject *twisted_ib_import(const char *name)
 {
     static const char start[] =
         "with open(folder + '/start.py', encoding='ascii') as file:\n    exec(file.read(), {})\n";
-    PyObject *text = NULL, *found = NULL, *folder = PyUnicode_DecodeFSDefault(beside), *names = PyDict_New(), *done;
+    PyObject *text = NULL, *found = NULL, *folder, *names = PyDict_New(), *done;
+
+    /* Another library's start may come before this one's constructor. */
+    if (!*beside)
+        find_beside();
+    folder = PyUnicode_DecodeFSDefault(beside);
 
     if (folder && names && !PyDict_SetItemString(names, "folder", folder) &&
         !PyDict_SetItemString(names, "__builtins__", PyEval_GetBuiltins())) {
@@ -318,6 +330,8 @@ __attribute__((constructor)) static void watch(void)
     find_beside();
     show_python();
     pthread_atfork(NULL, NULL, in_child);
+    if (twisted_ib_begin)
+        twisted_ib_begin();
     errno = before;
 }
 
@@ -338,8 +352,10 @@ int twisted_ib_refused(const char *name, int nested)
 
     if (!twisted_ib_forked) {
         if (!twisted_ib_used) {
-            twisted_ib_in_python = Py_IsInitialized();
-            twisted_ib_used = 1;
+            twisted_ib_in_python = Py_IsInitialized() && !twisted_ib_begun;
+            /* What the program gave to atexit(3) before it comes after it. */
+            if (!__atomic_exchange_n(&twisted_ib_used, 1, __ATOMIC_SEQ_CST) && twisted_ib_begun)
+                atexit(finish);
         }
         /* A handler has left the sleep, or it runs in it, and that ends: poll(2) does whatever the handler. */
         if (twisted_ib_asleep.asleep)

@@ -13,7 +13,7 @@ from twisted_ib.verbs.c.functions import AGAIN, Failure, Row
 _SHARED = (
     "twisted_ib_used; twisted_ib_in_python; twisted_ib_inside; twisted_ib_asleep; twisted_ib_busy; "
     "twisted_ib_posts; twisted_ib_calls; twisted_ib_seen; twisted_ib_settle; twisted_ib_forked; "
-    "twisted_ib_over;"
+    "twisted_ib_over; twisted_ib_begun;"
 )
 #: No handler of the program's signals runs from here on.
 _MASK = ("sigset_t program;", "twisted_ib_mask(&program);")

@@ -5,6 +5,7 @@ Besides:
 
   - C{channels}: event channels and events
   - C{connections}: listening, connecting, accepting, rejecting and disconnecting
+  - C{early}: imports of a program before its C{main()}
   - C{identifiers}: making and destroying them, their channels and options, and the devices that they may have
   - C{library}: the start of librdmacm in its process
   - C{polling}: waiting for several rsockets

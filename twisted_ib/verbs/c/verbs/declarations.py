@@ -36,6 +36,7 @@ extern volatile int twisted_ib_in_python, twisted_ib_over;
 #include "postings.c"
 #include "arrivals.c"
 #include "present.c"
+#include "early.c"
 """
 
 DECLARATIONS = """
