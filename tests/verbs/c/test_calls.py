@@ -225,6 +225,17 @@ class BegunTests(ProgramTestCase):
             self.assertEqual(others, [3, 1])
             self.assertLessEqual(modules, most)
 
+    def test_behind(self) -> None:
+        """
+        In one that has it by another library, as by libpcap, it starts with the first call: most never call it.
+        """
+        folder = Path(__file__).parent
+        library = self.compiled(folder / "early.c", "-shared", "-fPIC", "-Wl,--no-as-needed", "-Dmain=behind")
+        options = ("-Wl,--no-as-needed", "-Wl,--allow-shlib-undefined", f"-Wl,{library}")
+        path = self.compiled(folder / "behind.c", *options, isLinked=False)
+        result = run(path, TWISTED_IB_DEVICE="shm0")
+        self.assertEqual((result.stdout, result.stderr, result.returncode), ("no 1 1\n", "", 0))
+
     def test_own(self) -> None:
         """
         In one that is linked with Python, too, that is the program's to start.

@@ -5,8 +5,8 @@
  * more than a second of a busy one.  Nothing is opened here and no thread begins: so a program may fork after this, as
  * one does that becomes a daemon, and its child calls as if it had started anew.
  *
- * It does not come in a program that opens the library by dlopen(3), and in one that is Python or has it, which starts
- * that as it wants.
+ * It does not come in a program that opens the library by dlopen(3), or that has it by another one, and in one that is
+ * Python or has it, which starts that as it wants.
  */
 #include <dlfcn.h>
 #include <link.h>
@@ -14,9 +14,9 @@
 
 extern volatile int twisted_ib_used, twisted_ib_in_python, twisted_ib_begun, twisted_ib_forked;
 
-/* Whether the objects of a process, these libraries aside, are linked with this one, with librdmacm, and with libpython. */
+/* Whether a program is linked with this library and with librdmacm, and any object but these libraries with libpython. */
 struct twisted_ib_links {
-    int verbs, cm, python;
+    int seen, verbs, cm, python;
 };
 
 static int twisted_ib_link(struct dl_phdr_info *object, size_t size, void *found)
@@ -25,6 +25,8 @@ static int twisted_ib_link(struct dl_phdr_info *object, size_t size, void *found
     struct twisted_ib_links *links = found;
     const ElfW(Dyn) *first = NULL;
     const char *strings = NULL;
+    /* The program itself comes first: many are linked with what is linked with this, as libpcap is, and never call it. */
+    int is_program = !links->seen++;
 
     (void)size;
     if (!strncmp(name, "libibverbs.so", 13) || !strncmp(name, "librdmacm.so", 12) || !strncmp(name, "libibumad.so", 12))
@@ -39,8 +41,8 @@ static int twisted_ib_link(struct dl_phdr_info *object, size_t size, void *found
     for (const ElfW(Dyn) *each = first; strings && each->d_tag != DT_NULL; each++) {
         if (each->d_tag != DT_NEEDED)
             continue;
-        links->verbs |= !strncmp(strings + each->d_un.d_val, "libibverbs.so", 13);
-        links->cm |= !strncmp(strings + each->d_un.d_val, "librdmacm.so", 12);
+        links->verbs |= is_program && !strncmp(strings + each->d_un.d_val, "libibverbs.so", 13);
+        links->cm |= is_program && !strncmp(strings + each->d_un.d_val, "librdmacm.so", 12);
         links->python |= !strncmp(strings + each->d_un.d_val, "libpython", 9);
     }
     return 0;
@@ -98,7 +100,7 @@ static void twisted_ib_forked_child(void)
 /* Called by interpreter.c, when the library is loaded. */
 void twisted_ib_begin(void)
 {
-    struct twisted_ib_links links = {0, 0, 0};
+    struct twisted_ib_links links = {0, 0, 0, 0};
     PyGILState_STATE state;
 
     if (!twisted_ib_begins(&links))
