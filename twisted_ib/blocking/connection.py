@@ -42,6 +42,8 @@ RECEIVE_BYTES: Final = 1 << 20
 #: Bytes that one C{send} of a non-blocking socket takes, and a blocking one writes at a time: SO_SNDBUF.
 SEND_BYTES: Final = 256 * 1024
 _BRIEF_TURNS: Final = EPOLL_EVERY - 1
+#: What the error of a call says whose time is over.
+_EXPIRED: Final = ("timed out",)
 _DONTWAIT: Final = int(kernel.MSG_DONTWAIT)
 _PEEK: Final = int(kernel.MSG_PEEK)
 _OOB, _TRUNC, _WAITALL = int(kernel.MSG_OOB), int(kernel.MSG_TRUNC), int(kernel.MSG_WAITALL)
@@ -90,7 +92,7 @@ class Connection:
         C{looked}: when no other process was found that has one.
     @ivar descriptor: A descriptor of it, and the C{inode} of its socket; C{isTrapped}: whether it is seen if
         others use that; C{isMarked}: whether a program has said there whether it blocks, behind its socket's
-        timeout.
+        timeout, or for how long; C{limits}: the seconds of SO_RCVTIMEO and SO_SNDTIMEO.
     @ivar move: Its move to the kernel's TCP, once one end has asked for that; else L{None}.
     @ivar local: The address of this end, as C{getsockname} returns it; C{peer} likewise.
     @ivar turns: Those of the loop when this end last sent, or tried to.
@@ -102,6 +104,7 @@ class Connection:
         self.loop = loop
         self.held: epoll | None = None
         self.isTrapped = self.isMarked = False
+        self.limits = (0.0, 0.0)
         self.descriptor, self.inode, self.forks, self.looked = -1, 0, 0, 0
         self.kept, self.holder = -1, ""
         self.stream: RedirectedServer | RedirectedClient | None = None
@@ -223,7 +226,7 @@ class Connection:
             if not ready():
                 raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         elif not loop.wait(ready, None if timeout is None else monotonic() + timeout):
-            raise TimeoutError("timed out")
+            raise TimeoutError(*_EXPIRED)
 
     def _timeoutNow(self, timeout: float | None) -> float | None:
         # O_NONBLOCK by fcntl(2): a socket without a timeout does as its descriptor.
@@ -244,6 +247,8 @@ class Connection:
             raise ValueError("negative buffersize in recv")
         if self.isMarked:
             timeout = self._timeoutNow(timeout)
+            if timeout is None and self.limits[0]:
+                return self._receiveWithin(size, index(flags), self.limits[0])
         loop, data = self.loop, b""
         try:
             try:
@@ -304,6 +309,54 @@ class Connection:
                     self._mayRead()
             raise
 
+    def limit(self, isSend: bool, seconds: float) -> None:
+        """
+        A call of a socket that blocks waits for no longer (SO_RCVTIMEO and SO_SNDTIMEO, socket(7)).
+
+        @param seconds: 0.0 for as long as it takes.
+        """
+        received, sent = self.limits
+        self.limits = (received, seconds) if isSend else (seconds, sent)
+        # It asks for these where it looks whether the descriptor blocks.
+        self.isMarked = True
+
+    def _receiveWithin(self, size: int, flags: int, seconds: float) -> bytes:
+        # SO_RCVTIMEO: EAGAIN if nothing has come, else what has.
+        if flags & _DONTWAIT:
+            return self.receive(size, flags, 0.0)
+        isAll = flags & _WAITALL and not flags & _PEEK
+        data = b""
+        while True:
+            try:
+                more = self.receive(size - len(data), flags, seconds)
+            except TimeoutError as e:
+                if e.args != _EXPIRED:
+                    raise
+                if not data:
+                    raise failure(errno.EAGAIN) from None
+                return data
+            data += more
+            if not (isAll and more) or len(data) == size:
+                return data
+
+    def _sendWithin(self, data: Any, flags: int, seconds: float) -> int:
+        # SO_SNDTIMEO: EAGAIN if nothing is sent, else how much is.
+        if flags & _DONTWAIT:
+            return self.send(data, flags, 0.0)
+        with octetsOf(data) as octets:
+            sent, count = 0, len(octets)
+            while True:
+                try:
+                    sent += self.send(octets[sent : sent + SEND_BYTES], flags, seconds)
+                except TimeoutError as e:
+                    if e.args != _EXPIRED:
+                        raise
+                    if not sent:
+                        raise failure(errno.EAGAIN) from None
+                    return sent
+                if sent >= count:
+                    return sent
+
     def _receiveRest(self, head: bytes, size: int, flags: int) -> bytes:
         # The rest of a call that has begun over SDP.
         with self.loop:
@@ -324,7 +377,7 @@ class Connection:
         else:
             deadline = None if timeout is None else monotonic() + timeout
             if not loop.sleep(self.readable, deadline):
-                raise TimeoutError("timed out")
+                raise TimeoutError(*_EXPIRED)
         if self.inbox.pieces:
             return True
         if not (self.ended or self.lost):
@@ -414,6 +467,8 @@ class Connection:
         flags = index(flags)
         if self.isMarked:
             timeout = self._timeoutNow(timeout)
+            if timeout is None and self.limits[1]:
+                return self._sendWithin(data, flags, self.limits[1])
         if timeout is None and not flags & _DONTWAIT:
             # send(2): one that blocks takes all.
             if (len(data) if data.__class__ is bytes else memoryview(data).nbytes) > SEND_BYTES:
@@ -560,6 +615,12 @@ class Connection:
         """
         if self.isMarked:
             timeout = self._timeoutNow(timeout)
+            if timeout is None and self.limits[1]:
+                with octetsOf(data) as octets:
+                    sent = 0
+                    while sent < len(octets):
+                        sent += self._sendWithin(octets[sent:], flags, self.limits[1])
+                return
         if data.__class__ is bytes and len(data) <= SEND_BYTES:
             sent = self.send(data, flags, timeout)
             if sent < len(data):
@@ -582,7 +643,7 @@ class Connection:
                 if deadline is not None:
                     timeout = deadline - monotonic()
                     if timeout <= 0 and sent < count:
-                        raise TimeoutError("timed out")
+                        raise TimeoutError(*_EXPIRED)
                     timeout = max(timeout, 1e-9)
             return count
 

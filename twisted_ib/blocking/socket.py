@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import lru_cache
 from operator import index
+from struct import Struct
 from time import monotonic
 from types import FunctionType
 from typing import Any, Final, TypeVar
@@ -55,6 +56,9 @@ _Plain = kernel.socket
 _poll = select.poll
 _closePlain: Final[Callable[[kernel.socket], None]] = _socket.socket.close
 _acceptPlain: Final[Callable[[kernel.socket], tuple[int, object]]] = vars(_Plain.__base__)["_accept"]
+#: The options that limit the time of calls, and the time (struct timeval).
+_LIMITS: Final = (int(kernel.SO_RCVTIMEO), int(kernel.SO_SNDTIMEO))
+_TIMEVAL: Final = Struct("ll")
 _INET, _STREAM = int(kernel.AF_INET), int(kernel.SOCK_STREAM)
 _connectPlain: Final[Callable[[kernel.socket, Any], None]] = _socket.socket.connect
 _new: Final[Callable[[type[Any]], Any]] = _socket.socket.__new__
@@ -259,6 +263,7 @@ class socket(kernel.socket, metaclass=_Sockets):
             if self._sdp is None:
                 # Else another thread's call has found it.
                 self._carry(made.connection)
+        self._takeLimits(made.connection)
         return True
 
     def _concluded(self, made: Connecting, address: Any, isRaising: bool) -> int:
@@ -348,10 +353,13 @@ class socket(kernel.socket, metaclass=_Sockets):
                     # Most programs have waited in select() before.
                     if timeout == 0.0 or not (listening.ready() or poller.poll(0)):
                         timeout = listening.timeoutOf(self)
+                        limit = self._limit(kernel.SO_RCVTIMEO) if timeout is None else 0.0
                         if timeout == 0.0:
                             listening.loop.poll()
-                        elif not listening.loop.sleep(listening.ready, deadline, poller):
-                            raise TimeoutError("timed out")
+                        elif not listening.loop.sleep(
+                            listening.ready, monotonic() + limit if limit else deadline, poller
+                        ):
+                            raise failure(errno.EAGAIN) if limit else TimeoutError("timed out")
                     if listening.accepted:
                         return self._accepted(listening.take())
                     if not listening.connected:
@@ -377,6 +385,11 @@ class socket(kernel.socket, metaclass=_Sockets):
     def _accepted(self, connection: Connection) -> tuple[kernel.socket, Any]:
         made = socket(self.family, self.type, self.proto)
         made._carry(connection)
+        for option in _LIMITS:
+            # tcp_create_openreq_child(): it has those of the one that listens.
+            if self._limit(option):
+                value = super().getsockopt(kernel.SOL_SOCKET, option, _TIMEVAL.size)
+                made.setsockopt(kernel.SOL_SOCKET, option, value)
         if kernel.getdefaulttimeout() is None and self.gettimeout():
             made.setblocking(True)
         return made, connection.peer
@@ -529,10 +542,25 @@ class socket(kernel.socket, metaclass=_Sockets):
         # The kernel's socket checks the option and keeps its value.
         super().setsockopt(level, optname, value, *optlen)
         connection = self._connection()
-        if connection is not None and (level, optname) == (kernel.SOL_SOCKET, kernel.SO_KEEPALIVE):
+        if connection is None or level != kernel.SOL_SOCKET:
+            return
+        if optname == kernel.SO_KEEPALIVE:
             with connection.loop:
                 if connection.stream is not None:
                     connection.stream.setTcpKeepAlive(bool(super().getsockopt(level, optname)))
+        elif optname in _LIMITS:
+            connection.limit(optname == kernel.SO_SNDTIMEO, self._limit(optname))
+
+    def _limit(self, option: int) -> float:
+        # In seconds; 0.0 for none.
+        seconds, microseconds = _TIMEVAL.unpack(super().getsockopt(kernel.SOL_SOCKET, option, _TIMEVAL.size))
+        return float(seconds + microseconds / 1e6)
+
+    def _takeLimits(self, connection: Connection) -> None:
+        # A program has set them before there was a connection.
+        for option in _LIMITS:
+            if seconds := self._limit(option):
+                connection.limit(option == kernel.SO_SNDTIMEO, seconds)
 
     def getsockopt(self, level: int, optname: int, *buflen: int) -> Any:
         if (level, optname) == (kernel.SOL_SOCKET, kernel.SO_ERROR):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import socket
 import time
+from struct import pack
 from typing import Any
 
 from tests.suites.differential.sockets.ends import Ends, scenarios
@@ -211,6 +212,32 @@ def timeouts(ends: Ends) -> None:
     for value in (True, False):
         ends.call("setblocking", one.setblocking, value)
         ends.say("is", one.gettimeout())
+
+
+@scenarios
+def limits(ends: Ends) -> None:
+    """
+    SO_RCVTIMEO and SO_SNDTIMEO: a call of a socket that blocks ends in time.
+    """
+    one, other = ends.pair()
+    for each in (one, other):
+        each.setblocking(True)
+    soon, never = pack("ll", 0, 40_000), pack("ll", 0, 0)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, soon)
+    ends.say("is", one.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16)[:8], one.gettimeout())
+    ends.call("nothing", one.recv, 10)
+    ends.call("all of nothing", one.recv, 10, socket.MSG_WAITALL)
+    other.sendall(b"some")
+    ends.arrived(one, 4)
+    ends.call("some of all", one.recv, 10, socket.MSG_WAITALL)
+    ends.call("at once", one.recv, 10, socket.MSG_DONTWAIT)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, soon)
+    ends.call("room", one.send, b"octets")
+    ends.call("bulk", one.sendall, bytes(1 << 26))
+    ends.call("no room", one.send, b"octets")
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, never)
+    other.sendall(b"more")
+    ends.call("as before", one.recv, 4, socket.MSG_WAITALL)
 
 
 @scenarios
