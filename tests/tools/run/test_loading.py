@@ -73,6 +73,38 @@ if not child:
 thread.join()
 os.write(1, b"%d%c" % (os.waitpid(child, 0)[1], 10))
 """
+#: Another module than one of attrs has something imported that asks for a signature.
+_ASKS = """
+import socket, sys
+def audit(event, arguments):
+    if event == "import" and arguments[0] == "twisted.internet.tcp" and waits:
+        waits.pop()
+        print(list(sys.modules["inspect"].signature(lambda one: one).parameters))
+waits = [True]
+sys.addaudithook(audit)
+print(socket.create_server(("127.0.0.1", 0)).sdp is not None)
+"""
+#: A program beside which there is a module of its own by a name that Twisted imports.
+_SHADOWED = """
+import asyncio, constantly, socket
+server = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(server.getsockname())
+accepted, _ = server.accept()
+client.sendall(constantly.WORDS)
+print(accepted.recv(100))
+client.close(), accepted.close(), server.close()
+async def echo(reader, writer):
+    writer.write(await reader.readline())
+    writer.close()
+async def main():
+    async with await asyncio.start_server(echo, "127.0.0.1", 0) as server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(b"of the loop\\n")
+        print(await reader.read())
+        writer.close()
+asyncio.run(main())
+print(asyncio.SelectorEventLoop.__module__)
+"""
 
 
 class LoadingTests(RunTestCase):
@@ -110,3 +142,25 @@ class LoadingTests(RunTestCase):
         words = "-q", "-c", _FORK, str(int(HANG_SECONDS / 2))
         said, complaints = self.running(*words).communicate(timeout=HANG_SECONDS)
         self.assertEqual(said.split("\n"), [*["twisted_ib.blocking.socket"] * 2, "0", ""], complaints)
+
+    def test_signature(self) -> None:
+        """
+        What Twisted imports may ask for a signature, as typing_extensions does: only attrs goes without.
+        """
+        found = self.running("-q", "-c", _ASKS).communicate(timeout=HANG_SECONDS)
+        self.assertEqual(found, ("['one']\nTrue\n", ""))
+
+    def test_shadowed(self) -> None:
+        """
+        A program whose folder has a module of a name that Twisted imports has its own, and goes over TCP: the
+        end of the run says why.
+        """
+        (self.folder / "constantly.py").write_text("WORDS = b'of its own'\n")
+        (self.folder / "program.py").write_text(_SHADOWED)
+        process = self.running("-q", "--summary", "program.py")
+        said, complaints = process.communicate(timeout=HANG_SECONDS)
+        self.assertEqual(said, "b'of its own'\nb'of the loop\\n'\nasyncio.unix_events\n", complaints)
+        counts = "0 of 2 connections went over SDP; 2 over TCP: 2 as SDP could not be loaded"
+        self.assertEqual(process.returncode, 0)
+        self.assertIn(f"ib-run: {counts}; SDP: cannot be loaded: ImportError: ", complaints)
+        self.assertIn("constantly", complaints)

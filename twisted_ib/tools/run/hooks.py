@@ -381,8 +381,11 @@ class _LaterInspect(Later):
     """
 
     def signature(self, *arguments: Any, **named: Any) -> Any:
-        # attrs asks for annotations of converters, which those of Twisted need not have.
-        if sys.modules.get(self.__name__) is self and get_ident() == self._thread:
+        # attrs asks for annotations of converters, which those of Twisted need not have.  Who else asks, as
+        # typing_extensions does, which an older Twisted imports, wants an answer.
+        asks: str = sys._getframe(1).f_globals.get("__name__", "")
+        isOurs = sys.modules.get(self.__name__) is self and get_ident() == self._thread
+        if isOurs and asks.partition(".")[0] in ("attr", "attrs"):
             raise ValueError("there is no signature")
         return self._call("signature", *arguments, **named)
 
@@ -423,7 +426,7 @@ _INSPECT: dict[str, Callable[..., object]] = {
     "ismethod": lambda value: isinstance(value, MethodType),
 }
 #: Names of C{typing_extensions} that Twisted uses; from Python 3.11 on they are in C{typing}.
-_TYPES = ("Concatenate", "ParamSpec", "Self", "TypeAlias", "TypedDict")
+_TYPES = ("Concatenate", "Literal", "NoReturn", "ParamSpec", "Self", "TypeAlias", "TypedDict")
 
 
 def _variable(name: str, *constraints: Any, default: object = None, **options: Any) -> object:

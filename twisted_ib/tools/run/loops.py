@@ -16,15 +16,17 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from twisted_ib.tools.run.hooks import Hooks, importTwisted, quickly, specBeside
 
 if TYPE_CHECKING:
+    from asyncio import SelectorEventLoop
     from importlib.abc import Loader
 
     from twisted_ib.aio import EventLoop
 
+_Loaded = TypeVar("_Loaded")
 IB, IB_ASYNCIO, AIO, BLOCKING = "ib", "ib-asyncio", "aio", "blocking"
 #: The loops by name, as C{--reactor} takes them.
 LOOPS = (IB, IB_ASYNCIO, AIO, BLOCKING)
@@ -66,6 +68,8 @@ _LOKY = ("loky.backend.queues", "joblib.externals.loky.backend.queues")
 _plainQueues: dict[object, type] = {}
 #: What the switch counts, once there is something to count.
 counted: list[Mapping[tuple[str, str, str], int]] = []
+#: Why nothing can be loaded that carries connections, once that has failed.
+unloadable: list[str] = []
 #: What the end of a run says besides, by what it is about.
 notes: dict[str, str] = {}
 
@@ -162,19 +166,25 @@ def _hookTwisted(hooks: Hooks, default: str) -> None:
 # -- asyncio
 
 
-def _eventLoop() -> type[EventLoop]:
+def _eventLoop() -> type[SelectorEventLoop]:
     # What it is derived from is asyncio's own.
     names = vars(sys.modules["asyncio"])
-    names.setdefault("SelectorEventLoop", vars(sys.modules["asyncio.unix_events"])["SelectorEventLoop"])
+    plain: type[SelectorEventLoop] = vars(sys.modules["asyncio.unix_events"])["SelectorEventLoop"]
+    names.setdefault("SelectorEventLoop", plain)
+    found = attempt(_loadLoop) or plain
+    # Servers name the class, too (uvicorn's loop_factory).
+    names.update(dict.fromkeys(_LOOP_CLASSES, found))
+    return found
+
+
+def _loadLoop() -> type[EventLoop]:
     with quickly():
         importTwisted()
         from twisted_ib.aio import EventLoop
-    # Servers name the class, too (uvicorn's loop_factory).
-    names.update(dict.fromkeys(_LOOP_CLASSES, EventLoop))
     return EventLoop
 
 
-def _newLoop() -> EventLoop:
+def _newLoop() -> SelectorEventLoop:
     return _eventLoop()()
 
 
@@ -395,6 +405,25 @@ def note(name: str, text: str) -> None:
     if _say is not None:
         _say(f"{name} {text}")
     notes[name] = text
+
+
+def attempt(load: Callable[[], _Loaded]) -> _Loaded | None:
+    """
+    Load what carries connections.  Where that fails, since the installation is damaged, or the folder of the
+    program has a module of a name that Twisted or attrs imports, the program goes on over TCP.
+
+    @param load: imports it.
+    @return: what it returns; L{None} if it has failed, now or before.
+    """
+    if unloadable:
+        return None
+    try:
+        return load()
+    # An import may fail so; a signal's handler of the program's raises other ones.
+    except (AttributeError, ImportError, NameError, SyntaxError, TypeError, ValueError) as e:
+        unloadable.append(f"{type(e).__name__}: {e}")
+        note("SDP", f"cannot be loaded: {unloadable[0]}")
+        return None
 
 
 def _foreign(text: str, module: ModuleType) -> None:

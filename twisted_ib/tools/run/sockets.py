@@ -16,6 +16,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, cast
 
 from twisted_ib.tools.run.hooks import Hooks, importTwisted, quickly
+from twisted_ib.tools.run.loops import attempt, unloadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +49,10 @@ def stays(skt: kernel.socket) -> Fallback | None:
     """
     hooks = _hooks
     assert hooks is not None
+    if unloadable:
+        from twisted_ib.switch.reason import Fallback
+
+        return Fallback("unloadable", unloadable[0])
     # Nearly always: it is asked for each connect.
     if not (hooks.reactors or hooks.openLoops or foreign) and sys.modules.keys().isdisjoint(FORKING):
         return None
@@ -161,8 +166,8 @@ def _become(skt: kernel.socket) -> Carried | None:
     # The same, if it may go over SDP.
     this = _carried(skt)
     if this is None and _isOpen(skt):
-        full = load()
-        if type(skt) is socket:
+        full = attempt(load)
+        if full is not None and type(skt) is socket:
             cast("Carried", skt).__class__ = full
         return _carried(skt)
     return this
@@ -217,6 +222,9 @@ def _count(skt: kernel.socket, made: kernel.socket, why: Reason | None = None) -
             _uncounted.pop(), Fallback(SOCKET, "a signal's handler had it amid the first connect or listen")
         )
     fallback = stays(skt)
+    if unloadable:
+        # Nor could what writes the log.
+        why = Reason("default", "both", "tcp", fallback=fallback)
     if why is not None:
         kept[made] = why
         carried("tcp", why)
