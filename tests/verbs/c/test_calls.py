@@ -227,7 +227,7 @@ class BegunTests(ProgramTestCase):
 
     def test_behind(self) -> None:
         """
-        In one that has it by another library, as by libpcap, it starts with the first call: most never call it.
+        In one that has it by another library, as by libpcap, it starts with the first call: most call none.
         """
         folder = Path(__file__).parent
         library = self.compiled(folder / "early.c", "-shared", "-fPIC", "-Wl,--no-as-needed", "-Dmain=behind")
