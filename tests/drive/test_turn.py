@@ -5,11 +5,14 @@ The turn of those who drive devices, without any.
 from __future__ import annotations
 
 from math import inf
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.waiting import HANG_SECONDS
+from twisted_ib.drive import turn
 from twisted_ib.drive.sleeper import MOST_SECONDS
 from twisted_ib.drive.turn import Turn
 
@@ -148,3 +151,72 @@ class TurnTests(SynchronousTestCase):
         self.begun(device(NOW + 2))
         found = [self.turn.isLate(device(due)) for due in (None, NOW + 3, NOW + 2, NOW + 1)]
         self.assertEqual(found, [False, False, False, True])
+
+
+class OthersTests(SynchronousTestCase):
+    """
+    L{turn.Others}: by a clock of the test's.
+    """
+
+    def setUp(self) -> None:
+        self.process, self.thread = 0, 0
+        self.patch(turn, "process_time_ns", lambda: self.process)
+        self.patch(turn, "thread_time_ns", lambda: self.thread)
+        self.others = turn.Others()
+
+    def used(self, seconds: float, own: float = 0.0) -> None:
+        """
+        The process has used a CPU for so many seconds; for C{own} of them it was this thread.
+        """
+        self.process += round(seconds * 1e9)
+        self.thread += round(own * 1e9)
+
+    def look(self, now: float) -> bool:
+        """
+        Look; return what was found.
+        """
+        self.others.look(now)
+        self.assertEqual(self.others.until, now + turn.LOOK_SECONDS)
+        return self.others.areWorking
+
+    def test_look(self) -> None:
+        """
+        Others work if they have used more than a small share of a CPU since the last look; this thread,
+        however busy, is none of them.
+        """
+        # All that a process has done before: nothing beside the time that the clock shows.
+        self.used(1.0, 1.0)
+        self.assertFalse(self.look(1000.0))
+        now = 1000.0
+        for own, other, expected in [
+            (0.1, 0.0, False),
+            (0.1, 0.0016, True),
+            (0.0, 0.1, True),
+            (0.1, 0.0015, False),
+            (0.0, 0.0, False),
+        ]:
+            self.used(own + other, own)
+            now += 0.1
+            self.assertIs(self.look(now), expected, (own, other))
+
+    def test_young(self) -> None:
+        """
+        Each thread looks for itself; the first look of one is at what happened since the last of any.
+        """
+        self.look(1000.0)
+        self.used(0.1)
+        found: list[bool] = []
+
+        def look(now: float) -> None:
+            thread = Thread(target=lambda: found.append(self.look(now)))
+            thread.start()
+            thread.join(HANG_SECONDS)
+
+        look(1000.1)
+        # It is the one that has used all that was used since then.
+        self.used(0.1, 0.1)
+        look(1000.2)
+        self.assertEqual(found, [True, False])
+        # Of this thread's own look: half of the time there was another one.
+        self.thread = 0
+        self.assertTrue(self.look(1000.2))

@@ -114,7 +114,7 @@ class HandshakeTests(SynchronousTestCase):
             messages.queuePair.proposal = proposal
             request = evolve(self.request(), startingPSN=99, initiatorDepth=2, responderResources=3)
             handshake.accepted(messages, connection, request, handshake.requested(request))
-            destination, number, attributes, _ = messages.work.connect.call_args.args
+            _, destination, number, attributes, _ = messages.work.connect.call_args.args
             self.assertEqual((destination, number), (connection.destination, 0x1234))
             self.assertEqual(
                 attributes,

@@ -245,10 +245,8 @@ class Connection:
         # Also refuses what is no integer.
         if size | 0 < 0:
             raise ValueError("negative buffersize in recv")
-        if self.isMarked:
-            timeout = self._timeoutNow(timeout)
-            if timeout is None and self.limits[0]:
-                return self._receiveWithin(size, index(flags), self.limits[0])
+        if self.isMarked and (timeout := self._timeoutNow(timeout)) is None and self.limits[0]:
+            return self._receiveWithin(size, index(flags), self.limits[0])
         loop, data = self.loop, b""
         try:
             try:

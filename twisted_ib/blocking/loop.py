@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from twisted_ib.blocking.descriptors import elsewhere, isElsewhere, isUsed, letAllGo
 from twisted_ib.drive.process import life
-from twisted_ib.drive.threads import Others
-from twisted_ib.drive.turn import Found
+from twisted_ib.drive.turn import Found, Others
 from twisted_ib.drive.waiter import DrivingLock, LockQueue, NoLock, Waiter, handlers, tell
 from twisted_ib.hca.host.libc import sameAction
 from twisted_ib.internet.readers import channelsOf

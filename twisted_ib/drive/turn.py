@@ -8,13 +8,16 @@ L{Idle}: between two waits of a server whose clients all come over TCP nobody dr
 armed, and their deadline holds.  So the next wait is the kernel's alone, for one descriptor more.  No lock is
 taken: a thread sleeps while it is C{inside}, and whoever takes the devices (L{Idle.take}) makes it the one
 that drives them and sleeps, as it is otherwise.
+
+L{Others}: whether one that polls takes the interpreter from threads that work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from math import inf
-from threading import get_ident
+from threading import get_ident, local
+from time import process_time_ns, thread_time_ns
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias, TypeVar
 
 from twisted_ib.drive.sleeper import MOST_SECONDS
@@ -30,6 +33,11 @@ Found: TypeAlias = list[tuple[int, int]]
 #: Milliseconds of a second.
 _MILLI: Final = 1e3
 _NOBODY: Final = [0, 0]
+#: Seconds between two looks at what other threads do: two intervals after which a thread of Python
+#: gives up the interpreter that another waits for.
+LOOK_SECONDS: Final = 1e-2
+#: The others work if they have used more than one part in so many of a CPU since the look before.
+WORKING_SHARE: Final = 64
 
 
 class Driven(Protocol):
@@ -292,3 +300,34 @@ class Idle:
         """
         self.thread = 0
         return self._users.get(None, _NOBODY)[1] not in (0, get_ident())
+
+
+class Others:
+    """
+    Whether threads beside the calling one work, of which each is to have the interpreter soon.  One that
+    waits, in whatever call, uses no CPU.
+
+    @ivar areWorking: Whether they did at the last look of any thread.
+    @ivar until: When that is to be asked anew: the time of L{look}, seconds.
+    """
+
+    def __init__(self) -> None:
+        self.areWorking = False
+        self.until = 0.0
+        self._own = local()
+        # Of the last look: a thread that has not looked yet is as young as that, mostly.
+        self._last = (0.0, 0)
+
+    def look(self, now: float) -> None:
+        """
+        Compare what the process has used of CPUs, but for this thread, with the time since its look before.
+
+        @param now: Seconds, of any clock that goes on while the process sleeps.
+        """
+        seen: dict[str, tuple[float, int, int]] = self._own.__dict__
+        at, used, own = seen.get("last", (*self._last, 0))
+        process, thread = process_time_ns(), thread_time_ns()
+        others = (process - used) - (thread - own)
+        self.areWorking = others * WORKING_SHARE > (now - at) * 1e9
+        seen["last"], self._last = (now, process, thread), (now, process)
+        self.until = now + LOOK_SECONDS

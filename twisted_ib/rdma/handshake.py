@@ -153,7 +153,7 @@ def _join(messages: RDMATransport, connection: IConnection, message: ConnectRequ
     # 1 12.9.8; cma.c cma_accept_ib).
     depths = message.initiatorDepth, message.responderResources
     attributes, changed = _attributes(expected, message.startingPSN, mtu, timeout, *depths)
-    work.connect(connection.destination, message.localQPN, attributes, changed)
+    work.connect(queuePair, connection.destination, message.localQPN, attributes, changed)
 
 
 @lru_cache(64)

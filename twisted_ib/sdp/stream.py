@@ -276,7 +276,7 @@ class Stream:
         """
         if data.__class__ is bytes and data and _ident() == self.thread:
             length = len(data)
-            if self.direct and length <= self.direct:  # 0 while a stream is gathered.
+            if length <= self.direct:
                 device = self.channel.device
                 if self.batch != device.batch:
                     self.batch = device.batch

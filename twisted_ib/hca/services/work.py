@@ -36,7 +36,7 @@ from twisted_ib.hca.services.unreliable import UnreliableRequester, UnreliableRe
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IDevice, IPath
-    from twisted_ib.hca.queues.queuepair import StreamQueuePair
+    from twisted_ib.hca.queues.queuepair import QueuePair, StreamQueuePair
     from twisted_ib.hca.queues.receives import SharedReceiveQueue
 
 #: The requester and responder classes of each type of queue pair.
@@ -340,20 +340,24 @@ class WorkQueues:
         return QueuePairError(f"queue pair {queuePair.number} takes no {verb} in {queuePair.state.name}")
 
     def connect(
-        self, path: IPath, remote: int, attributes: dict[str, Any], changed: Attributes | None = None
+        self,
+        queuePair: QueuePair,
+        path: IPath,
+        remote: int,
+        attributes: dict[str, Any],
+        changed: Attributes | None = None,
     ) -> None:
         """
         Take a new queue pair from RESET to RTS at once, as three calls of L{QueuePair.modify} do, for a
         consumer that knows what it asks for.
 
+        @param queuePair: the one of these.
         @param path: the path to the peer's HCA.
         @param remote: the peer's queue pair number.
         @param attributes: what the three transitions set besides, each in its range; not to be changed.
         @param changed: what L{changedBy} gives for them, if that is known.
         @raise QueuePairError: the queue pair is not in RESET, or its port is in no partition.
         """
-        # A QueuePair: a StreamQueuePair has not all of these.
-        queuePair: Any = self.queuePair
         if queuePair.state is not _RESET:
             raise self.wrongState("path")
         index = attributes["pkey_index"]
