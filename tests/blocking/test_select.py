@@ -20,6 +20,7 @@ from twisted_ib import socket as offloading
 from twisted_ib.blocking import select as blocking
 from twisted_ib.blocking import waits
 from twisted_ib.blocking.descriptors import offloaded
+from twisted_ib.switch import gainless
 
 
 class ListenerTests(BlockingTestCase):
@@ -334,7 +335,7 @@ class SelectTests(BlockingTestCase):
         Of two threads that wait, one has the event of EPOLLONESHOT.
         """
         # It sleeps, and is to stay over SDP.
-        self.rules("timeout short 0\nuse both listen * *:*\nuse both connect * *:*\n")
+        self.patch(gainless, "ASLEEP_MESSAGES_SOON", gainless.ASLEEP_MESSAGES)
         one, other = self.pair()
         epoll, told = select.epoll(), []
         self.addCleanup(epoll.close)
