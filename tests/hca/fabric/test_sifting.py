@@ -14,6 +14,7 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.bpf import accepts
+from tests.support.calls import requireReplaceable
 from tests.support.ownaddress import ownAddress
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import waitUntil
@@ -133,6 +134,8 @@ class FabricTests(SynchronousTestCase):
         """
         One that begins to listen meanwhile ends it, one that ends does not.
         """
+        # Its method is called for another object.
+        requireReplaceable(PacketFabric, "sift")
         memory = bytearray(slots.TABLE_BYTES)
         own, other = (slots.ServiceTable(memory, slot, lambda slot: True) for slot in (1, 2))
         other.add(7)
