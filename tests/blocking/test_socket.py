@@ -200,8 +200,8 @@ class StreamTests(BlockingTestCase):
 
         self.patch(connectionModule, "monotonic", lambda: now)
         self.patch(Connection, "send", send)
-        self.assertEqual(one.sdp._sendPieces(bytes(4 * SEND_BYTES), 0, 1.0), 4 * SEND_BYTES)
-        self.assertRaises(TimeoutError, one.sdp._sendPieces, bytes(4 * SEND_BYTES + 1), 0, 1.0)
+        self.assertEqual(one.sdp._sendPieces(bytes(4 * SEND_BYTES), 0, 1.0, True), 4 * SEND_BYTES)
+        self.assertRaises(TimeoutError, one.sdp._sendPieces, bytes(4 * SEND_BYTES + 1), 0, 1.0, True)
 
     def test_closeInterrupted(self) -> None:
         """

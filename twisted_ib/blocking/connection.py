@@ -42,17 +42,28 @@ RECEIVE_BYTES: Final = 1 << 20
 #: Bytes that one C{send} of a non-blocking socket takes, and a blocking one writes at a time: SO_SNDBUF.
 SEND_BYTES: Final = 256 * 1024
 _BRIEF_TURNS: Final = EPOLL_EVERY - 1
-#: What the error of a call says whose time is over.
-_EXPIRED: Final = ("timed out",)
 _DONTWAIT: Final = int(kernel.MSG_DONTWAIT)
 _PEEK: Final = int(kernel.MSG_PEEK)
 _OOB, _TRUNC, _WAITALL = int(kernel.MSG_OOB), int(kernel.MSG_TRUNC), int(kernel.MSG_WAITALL)
+#: It changes nothing in recv(2).
+_NOSIGNAL: Final = int(kernel.MSG_NOSIGNAL)
 #: Flags that ask for another call.  A stream ignores the others, as TCP does (MSG_EOR, MSG_CONFIRM).
 _ERRQUEUE: Final = int(getattr(kernel, "MSG_ERRQUEUE", 0))
 #: MSG_ZEROCOPY and MSG_FASTOPEN of Linux.
 _NO_SEND_FLAGS: Final = 0x4000000 | 0x20000000
 #: linux/tcp_states.h
 _ESTABLISHED, _FIN_WAIT2, _CLOSE, _CLOSE_WAIT = 1, 5, 7, 8
+
+
+def _deadline(timeout: float | None, limit: float | None) -> float | None:
+    # The socket's timeout, else what SO_RCVTIMEO or SO_SNDTIMEO says.
+    seconds = limit if timeout is None else timeout
+    return None if seconds is None else monotonic() + seconds
+
+
+def _expired(timeout: float | None) -> OSError:
+    # socket(7): EAGAIN at the end of SO_RCVTIMEO and SO_SNDTIMEO.
+    return failure(errno.EAGAIN) if timeout is None else TimeoutError("timed out")
 
 
 # Now: the name may stand for another later (L{twisted_ib.blocking.patch}).
@@ -92,7 +103,7 @@ class Connection:
         C{looked}: when no other process was found that has one.
     @ivar descriptor: A descriptor of it, and the C{inode} of its socket; C{isTrapped}: whether it is seen if
         others use that; C{isMarked}: whether a program has said there whether it blocks, behind its socket's
-        timeout, or for how long; C{limits}: the seconds of SO_RCVTIMEO and SO_SNDTIMEO.
+        timeout, or for how long; C{limits}: the seconds of SO_RCVTIMEO and SO_SNDTIMEO, or L{None}.
     @ivar move: Its move to the kernel's TCP, once one end has asked for that; else L{None}.
     @ivar local: The address of this end, as C{getsockname} returns it; C{peer} likewise.
     @ivar turns: Those of the loop when this end last sent, or tried to.
@@ -104,7 +115,7 @@ class Connection:
         self.loop = loop
         self.held: epoll | None = None
         self.isTrapped = self.isMarked = False
-        self.limits = (0.0, 0.0)
+        self.limits: tuple[float | None, float | None] = (None, None)
         self.descriptor, self.inode, self.forks, self.looked = -1, 0, 0, 0
         self.kept, self.holder = -1, ""
         self.stream: RedirectedServer | RedirectedClient | None = None
@@ -219,14 +230,14 @@ class Connection:
         """
         return self.over or (self.peerEnded and self.isShut)
 
-    def _await(self, ready: Callable[[], object], timeout: float | None) -> None:
+    def _await(self, ready: Callable[[], object], timeout: float | None, limit: float | None = None) -> None:
         loop = self.loop
         if timeout == 0.0:
             loop.poll()
             if not ready():
-                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        elif not loop.wait(ready, None if timeout is None else monotonic() + timeout):
-            raise TimeoutError(*_EXPIRED)
+                raise failure(errno.EAGAIN)
+        elif not loop.wait(ready, _deadline(timeout, limit)):
+            raise _expired(timeout)
 
     def _timeoutNow(self, timeout: float | None) -> float | None:
         # O_NONBLOCK by fcntl(2): a socket without a timeout does as its descriptor.
@@ -246,7 +257,8 @@ class Connection:
         if size | 0 < 0:
             raise ValueError("negative buffersize in recv")
         if self.isMarked and (timeout := self._timeoutNow(timeout)) is None and self.limits[0]:
-            return self._receiveWithin(size, index(flags), self.limits[0])
+            # The waits that ask for the limit.
+            flags = index(flags) | _NOSIGNAL
         loop, data = self.loop, b""
         try:
             try:
@@ -314,46 +326,9 @@ class Connection:
         @param seconds: 0.0 for as long as it takes.
         """
         received, sent = self.limits
-        self.limits = (received, seconds) if isSend else (seconds, sent)
+        self.limits = (received, seconds or None) if isSend else (seconds or None, sent)
         # It asks for these where it looks whether the descriptor blocks.
         self.isMarked = True
-
-    def _receiveWithin(self, size: int, flags: int, seconds: float) -> bytes:
-        # SO_RCVTIMEO: EAGAIN if nothing has come, else what has.
-        if flags & _DONTWAIT:
-            return self.receive(size, flags, 0.0)
-        isAll = flags & _WAITALL and not flags & _PEEK
-        data = b""
-        while True:
-            try:
-                more = self.receive(size - len(data), flags, seconds)
-            except TimeoutError as e:
-                if e.args != _EXPIRED:
-                    raise
-                if not data:
-                    raise failure(errno.EAGAIN) from None
-                return data
-            data += more
-            if not (isAll and more) or len(data) == size:
-                return data
-
-    def _sendWithin(self, data: Any, flags: int, seconds: float) -> int:
-        # SO_SNDTIMEO: EAGAIN if nothing is sent, else how much is.
-        if flags & _DONTWAIT:
-            return self.send(data, flags, 0.0)
-        with octetsOf(data) as octets:
-            sent, count = 0, len(octets)
-            while True:
-                try:
-                    sent += self.send(octets[sent : sent + SEND_BYTES], flags, seconds)
-                except TimeoutError as e:
-                    if e.args != _EXPIRED:
-                        raise
-                    if not sent:
-                        raise failure(errno.EAGAIN) from None
-                    return sent
-                if sent >= count:
-                    return sent
 
     def _receiveRest(self, head: bytes, size: int, flags: int) -> bytes:
         # The rest of a call that has begun over SDP.
@@ -373,9 +348,8 @@ class Connection:
             # After shutdown(SHUT_RD) more may have arrived.
             loop.poll()
         else:
-            deadline = None if timeout is None else monotonic() + timeout
-            if not loop.sleep(self.readable, deadline):
-                raise TimeoutError(*_EXPIRED)
+            if not loop.sleep(self.readable, _deadline(timeout, self.limits[0])):
+                raise _expired(timeout)
         if self.inbox.pieces:
             return True
         if not (self.ended or self.lost):
@@ -410,8 +384,9 @@ class Connection:
         inbox = self.inbox
         # recv(2): a descriptor that does not block, as that of a socket with a timeout, waits for no more.
         isAll = flags & _WAITALL and timeout is None
+        limit = _deadline(timeout, self.limits[0])
         if flags & _PEEK:
-            if isAll:
+            if isAll and limit is None:
                 wanted = min(size, RECEIVE_BYTES)
                 self._mayRead(wanted)
                 self._await(lambda: inbox.size >= wanted or self.ended or self.lost, None)
@@ -438,7 +413,7 @@ class Connection:
             left -= len(taken[-1])
             if not left or not isAll:
                 break
-            self._await(self.readable, None)
+            self.loop.wait(self.readable, limit)
             if not inbox.pieces:
                 self._raiseMoved(*taken)
                 # The next call reports an error, if there is one.
@@ -465,12 +440,10 @@ class Connection:
         flags = index(flags)
         if self.isMarked:
             timeout = self._timeoutNow(timeout)
-            if timeout is None and self.limits[1]:
-                return self._sendWithin(data, flags, self.limits[1])
         if timeout is None and not flags & _DONTWAIT:
             # send(2): one that blocks takes all.
             if (len(data) if data.__class__ is bytes else memoryview(data).nbytes) > SEND_BYTES:
-                return self._sendPieces(data, flags, None)
+                return self._sendPieces(data, flags, None, False)
         loop = self.loop
         try:
             with loop:
@@ -486,7 +459,7 @@ class Connection:
                 if stream is None or self.isShut:
                     raise self._broken()
                 if not self.writable():
-                    self._await(self.writable, timeout)
+                    self._await(self.writable, timeout, self.limits[1])
                     stream = self.stream
                     if stream is None or self.isShut:
                         raise self._broken()
@@ -518,7 +491,7 @@ class Connection:
         """
         with self.loop:
             self.loop.poll()
-            self._await(self.writable, timeout)
+            self._await(self.writable, timeout, self.limits[1])
             if not self.sendsByTCP() and (self.stream is None or self.isShut):
                 raise self._broken()
 
@@ -613,12 +586,6 @@ class Connection:
         """
         if self.isMarked:
             timeout = self._timeoutNow(timeout)
-            if timeout is None and self.limits[1]:
-                with octetsOf(data) as octets:
-                    sent = 0
-                    while sent < len(octets):
-                        sent += self._sendWithin(octets[sent:], flags, self.limits[1])
-                return
         if data.__class__ is bytes and len(data) <= SEND_BYTES:
             sent = self.send(data, flags, timeout)
             if sent < len(data):
@@ -627,21 +594,29 @@ class Connection:
             if self.writable():
                 return
         else:
-            self._sendPieces(data, flags, timeout)
+            self._sendPieces(data, flags, timeout, True)
         if timeout != 0.0:
             with self.loop:
-                self._await(self.writable, timeout)
+                isWritten = self.loop.wait(self.writable, _deadline(timeout, self.limits[1]))
+            if not isWritten and timeout is not None:
+                raise _expired(timeout)
 
-    def _sendPieces(self, data: Any, flags: int, timeout: float | None) -> int:
+    def _sendPieces(self, data: Any, flags: int, timeout: float | None, isAll: bool) -> int:
         deadline = monotonic() + timeout if timeout else None
         with octetsOf(data) as octets:
             sent, count = 0, len(octets)
             while sent < count:
-                sent += self.send(octets[sent : sent + SEND_BYTES], flags, timeout)
+                try:
+                    sent += self.send(octets[sent : sent + SEND_BYTES], flags, timeout)
+                except BlockingIOError:
+                    if isAll or not sent:
+                        raise
+                    # send(2) returns at the end of SO_SNDTIMEO how much it has sent.
+                    return sent
                 if deadline is not None:
                     timeout = deadline - monotonic()
                     if timeout <= 0 and sent < count:
-                        raise TimeoutError(*_EXPIRED)
+                        raise _expired(timeout)
                     timeout = max(timeout, 1e-9)
             return count
 

@@ -143,8 +143,14 @@ class SGE(PyverbsCM):
         return table([("Address", hex(self.addr)), ("Length", self.length), ("Key", hex(self.lkey))])
 
 
-def _tooFew(count: int) -> PyverbsUserError:
-    return PyverbsUserError(f"num_sge is {count}, but sg has not as many SGEs")
+def _copied(sg: Sequence[SGE] | None, count: int) -> list[Piece]:
+    # Copies, as copy_sg_array in pyverbs/wr.pyx: the caller may use the elements again for another one.
+    pieces = [
+        Piece(sge._addr, sge._length, sge._lkey) for sge in islice(sg or (), count) if isinstance(sge, SGE)
+    ]
+    if len(pieces) < count:
+        raise PyverbsUserError(f"num_sge is {count}, but sg has not as many SGEs")
+    return pieces
 
 
 class _WorkRequest(PyverbsCM):
@@ -194,14 +200,7 @@ class RecvWR(_WorkRequest):
         self._num_sge = num_sge = index(num_sge)
         if wr_id >> 64 or num_sge >> 32:
             self.wr_id, self.num_sge = wr_id, num_sge
-        # Copies, as copy_sg_array in pyverbs/wr.pyx: the caller may use the elements again for another one.
-        self._pieces = pieces = [
-            Piece(sge._addr, sge._length, sge._lkey)
-            for sge in islice(sg or (), num_sge)
-            if isinstance(sge, SGE)
-        ]
-        if len(pieces) < num_sge:
-            raise _tooFew(num_sge)
+        self._pieces = _copied(sg, num_sge)
         self.next_wr = next_wr
 
     @property
@@ -324,6 +323,9 @@ class SendWR(_WorkRequest):
     num_sge: int = unsigned("num_sge", 32)
     imm_data: int = unsigned("imm_data", 32)
     send_flags: int = unsigned("send_flags", 32)
+    target: RDMATarget | DatagramTarget | None = None
+    bind_mw: WindowBind | None = None
+    remote_srqn: int | None = None
 
     def __init__(
         self,
@@ -352,18 +354,8 @@ class SendWR(_WorkRequest):
         if wr_id >> 64 or (opcode | num_sge | imm_data | send_flags) >> 32:
             self.wr_id, self.opcode, self.num_sge = wr_id, opcode, num_sge
             self.imm_data, self.send_flags = imm_data, send_flags
-        # Copies, as copy_sg_array in pyverbs/wr.pyx: the caller may use the elements again for another one.
-        self._pieces = pieces = [
-            Piece(sge._addr, sge._length, sge._lkey)
-            for sge in islice(sg or (), num_sge)
-            if isinstance(sge, SGE)
-        ]
-        if len(pieces) < num_sge:
-            raise _tooFew(num_sge)
+        self._pieces = _copied(sg, num_sge)
         self.next_wr = next_wr
-        self.target: RDMATarget | DatagramTarget | None = None
-        self.bind_mw: WindowBind | None = None
-        self.remote_srqn: int | None = None
 
     @property
     def sg_list(self) -> list[SGE]:
@@ -378,9 +370,7 @@ class SendWR(_WorkRequest):
         Replace the elements by one.
         """
         # pyverbs/wr.pyx leaves num_sge as it is, too.
-        if not isinstance(val, SGE):
-            raise _tooFew(1)
-        self._pieces, self._sges = [Piece(val._addr, val._length, val._lkey)], None
+        self._pieces, self._sges = _copied([val], 1), None
 
     def set_wr_ud(self, ah: PyverbsObject, rqpn: int, rqkey: int) -> None:
         """
