@@ -18,11 +18,11 @@ from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
-from attrs import define
+from attrs import define, field
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IPushProducer
 from twisted.internet.protocol import ClientFactory, DatagramProtocol, Factory
-from twisted.internet.task import deferLater
+from twisted.internet.task import LoopingCall, deferLater
 from twisted.protocols.basic import Int32StringReceiver
 from zope.interface import implementer
 
@@ -47,7 +47,7 @@ LOSSY = ("udp", "ipoib")
 #: A message of UDP on IPv4 is not longer.
 UDP_BYTES = 65507
 CHECKED = 32
-#: How long UDP waits for what is on its way, and after how many messages others have a turn.
+#: How long UDP waits for an answer before it asks again, and after how many messages others have a turn.
 SETTLE_SECONDS = 0.01
 TURN = 256
 
@@ -72,16 +72,18 @@ class Sink:
         """
         if len(data) < CONTROL_BYTES:
             kind, count = HEAD.unpack(data)
-            if kind != ASK:
+            if kind == ASK:
+                # The answer names the question, as either may come late or twice.
+                send(struct.pack(">QQ", self._count, count))
+            else:
                 self._expected, self._count = count, 0
                 self._hash = hashlib.sha256() if kind == HASH else None
-                return
-        else:
-            self._count += 1
-            if self._hash is not None:
-                self._hash.update(data)
-            if self._count != self._expected:
-                return
+            return
+        self._count += 1
+        if self._hash is not None:
+            self._hash.update(data)
+        if self._count != self._expected:
+            return
         digest = b"" if self._hash is None else self._hash.digest()
         send(struct.pack(">Q", self._count) + digest)
 
@@ -383,6 +385,7 @@ class Client:
     echo: int
     sink: int
     processes: tuple[int, ...]
+    _asked: int = field(default=0, init=False)
 
     def cpuNanoseconds(self) -> int:
         """
@@ -472,15 +475,37 @@ class Client:
 
         @return: How many have come.
         """
+        if self.kind in LOSSY:
+            # Nothing is announced: that may be lost, too.
+            before = await self._counted(end)
+            await end.sendMany(message, count)
+            return await self._counted(end) - before
         done: Deferred[bytes] = Deferred()
         end.take = lambda data: None if done.called else done.callback(data)
         end.send(HEAD.pack(COUNT, count))
         await end.sendMany(message, count)
-        while self.kind in LOSSY and not done.called:
-            await deferLater(self.reactor, SETTLE_SECONDS)
-            end.send(HEAD.pack(ASK, 0))
         (came,) = struct.unpack_from(">Q", await done)
         return int(came)
+
+    async def _counted(self, end: Any) -> int:
+        """
+        Ask, until there is an answer, how many messages have come since the server began to count.
+        """
+        self._asked += 1
+        answer: Deferred[int] = Deferred()
+
+        def take(data: bytes) -> None:
+            count, question = struct.unpack(">QQ", data)
+            if question == self._asked and not answer.called:
+                answer.callback(count)
+
+        end.take = take
+        asking = LoopingCall(end.send, HEAD.pack(ASK, self._asked))
+        asking.clock = self.reactor
+        asking.start(SETTLE_SECONDS).addErrback(answer.errback)
+        count = await answer
+        asking.stop()
+        return count
 
     async def _check(self, end: Any, size: int) -> None:
         """
