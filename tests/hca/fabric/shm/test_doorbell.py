@@ -23,7 +23,7 @@ from twisted_ib.errors import DoorbellError, RingError
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.shm import hotpaths
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell, SocketDoorbell
-from twisted_ib.hca.fabric.shm.ring import BULK, RUNG, SLEEP
+from twisted_ib.hca.fabric.shm.ring import BULK, PAGE, RUNG, SLEEP
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.host import libc
 
@@ -332,10 +332,11 @@ class AlertTests(RingTestCase):
 
     def test_bulk(self) -> None:
         """
-        Amid a batch of bulk a sleeper is rung for as soon as there is more than one record, once for a sleep;
-        small records wait for the end of their batch.
+        Amid a batch of bulk a sleeper is rung for as soon as a window of it is there, once for a sleep; small
+        records, and less bulk, wait for the end of their batch.
         """
         bulk = bytes(BULK)
+        window = limits.RING_WINDOW // (BULK + PAGE)
         self.one.post(b"small")
         self.one.post(b"small")
         self.one.post(bulk[:-1])
@@ -344,14 +345,20 @@ class AlertTests(RingTestCase):
         self.assertEqual(self.rings(), 1)
         settle(self.b)
         self.sleep()
-        for rings in (1, 2, 2, 2):
+        for posted in range(1, window + 4):
             self.assertTrue(self.one.post(bulk))
-            self.assertEqual(self.rings(), rings)
+            self.assertEqual(self.rings(), 1 + (posted > window + 1))
         self.a.ringBells()
         self.assertEqual(self.rings(), 2)
         self.assertTrue(self.look())
         settle(self.b)
-        self.assertEqual((self.two.records[3:], self.looks), ([bulk] * 4, 0))
+        self.assertEqual((self.two.records[3:], self.looks), ([bulk] * (window + 3), 0))
+        self.sleep()
+        self.one.post(bulk)
+        self.one.post(bulk)
+        self.assertEqual(self.rings(), 2)
+        self.a.ringBells()
+        self.assertEqual(self.rings(), 3)
 
     def test_bulkWaits(self) -> None:
         """
