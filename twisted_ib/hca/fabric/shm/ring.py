@@ -226,7 +226,7 @@ class RingPath(HostPath):
         else:
             if self.bell and self.peerSleep[0] & 1 and t - self._peerCells[HEAD] >= _WINDOW_BYTES:
                 # It copies what this batch has sent so far while this one is copied here.  A stream of small
-                # writes has less in a batch: on one CPU a wake-up amid it is one more switch, 15 % of its time.
+                # writes has less in a batch: on one CPU a wake-up amid it is one more switch.
                 self.alert()
             # 8 bytes of header, rounded up to a page: bulk that ends on a page boundary keeps every payload
             # at the same offset in its page.
