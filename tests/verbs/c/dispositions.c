@@ -12,12 +12,14 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <unistd.h>
 #include "checks.h"
 
 static struct ibv_context *context;
 static struct ibv_cq *cq;
+static struct ibv_srq *queue;
 
 static void opened(void)
 {
@@ -129,6 +131,51 @@ static void jumps(void)
     IS(ibv_close_device(context), 0);
 }
 
+static volatile int masks;
+
+/* The libraries call this one, as it is the program's. */
+int pthread_sigmask(int how, const sigset_t *set, sigset_t *old)
+{
+    masks = masks + 1;
+    return sigprocmask(how, set, old) ? errno : 0;
+}
+
+static int masked(void)
+{
+    struct ibv_recv_wr *bad, receive = {.wr_id = 1};
+    struct ibv_wc wc;
+
+    masks = 0;
+    IS(ibv_poll_cq(cq, 1, &wc), 0);
+    IS(ibv_post_srq_recv(queue, &receive, &bad), 0);
+    return masks;
+}
+
+/* The data path blocks signals in a program that has handlers: as soon as it has. */
+static void masking(const char *how)
+{
+    struct sigaction ignored = {.sa_handler = SIG_IGN}, action = {.sa_handler = poll};
+    struct ibv_srq_init_attr attr = {.attr = {.max_wr = 8, .max_sge = 1}};
+    int isLed = !!getenv("LD_PRELOAD");
+
+    if (!strcmp(how, "before"))
+        syscall(SYS_rt_sigaction, SIGALRM, &action, NULL, 8);
+    opened();
+    cq = MADE(ibv_create_cq(context, 8, NULL, NULL, 0));
+    queue = MADE(ibv_create_srq(MADE(ibv_alloc_pd(context)), &attr));
+    sigaction(SIGUSR1, NULL, &ignored);
+    sigaction(SIGPIPE, &ignored, NULL);
+    signal(SIGUSR2, SIG_IGN);
+    IS(!masked(), isLed && strcmp(how, "before"));
+    if (!strcmp(how, "sigaction"))
+        sigaction(SIGUSR1, &action, NULL);
+    else
+        signal(SIGUSR1, poll);
+    IS(masked() >= 4, 1);
+    signal(SIGUSR1, SIG_DFL);
+    IS(masked() >= 4, 1);
+}
+
 static void *leave(void *channel)
 {
     (void)channel;
@@ -172,6 +219,8 @@ int main(int count, char **words)
         handlers();
     else if (!strcmp(story, "jumps"))
         jumps();
+    else if (!strcmp(story, "masking"))
+        masking(words[2]);
     else if (!strcmp(story, "leaving"))
         leaving(count > 2);
     else

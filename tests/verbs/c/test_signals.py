@@ -17,6 +17,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from tests.support.waiting import HANG_SECONDS
 from tests.verbs.c.library import built, run
 from tests.verbs.c.test_calls import ProgramTestCase
+from twisted_ib.verbs.c.kept import VIEW
 
 SOURCE = Path(__file__).with_name("dispositions.c")
 WAITS = Path(__file__).with_name("waits.c")
@@ -70,6 +71,26 @@ class SignalTests(ProgramTestCase):
         """
         result = run(self.compiled(SOURCE), "jumps", TWISTED_IB_DEVICE="shm0")
         self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))
+
+    def test_masking(self) -> None:
+        """
+        The data path blocks no signals while the program has no handler of one, if the library in front of it
+        sees that; it does once there is one, and ever after.
+        """
+        program = self.compiled(SOURCE)
+        for led in ({}, {"LD_PRELOAD": str(built() / VIEW)}):
+            for how in ("signal", "sigaction", "before"):
+                result = run(program, "masking", how, TWISTED_IB_DEVICE="shm0", **led)
+                self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0), (led, how))
+
+    def test_led(self) -> None:
+        """
+        Behind that library handlers may call, and leave calls, likewise.
+        """
+        program, view = self.compiled(SOURCE), str(built() / VIEW)
+        for story in ("handlers", "jumps"):
+            result = run(program, story, TWISTED_IB_DEVICE="shm0", LD_PRELOAD=view)
+            self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0), story)
 
     def test_leaving(self) -> None:
         """

@@ -147,6 +147,27 @@ void twisted_ib_block(sigset_t *program)
     pthread_sigmask(SIG_BLOCK, &all, program);
 }
 
+/* Of the library in front of the program, view.c, if there is one. */
+extern volatile int twisted_ib_handles __attribute__((weak, visibility("default")));
+
+/* Whether a handler of the program's signals may run now. */
+int twisted_ib_may_handle(void)
+{
+    return !&twisted_ib_handles || twisted_ib_handles;
+}
+
+/* Look for handlers that the library in front has not seen. */
+void twisted_ib_look_for_handlers(void)
+{
+    struct sigaction action;
+
+    if (twisted_ib_may_handle())
+        return;
+    for (int number = 1; number < NSIG; number++)
+        if (!sigaction(number, NULL, &action) && action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN)
+            twisted_ib_handles = 1;
+}
+
 /* The end of a sleep that the call does not go on from: its thread was cancelled, or a handler has left. */
 static void get_up(void)
 {
@@ -272,6 +293,10 @@ void twisted_ib_initialize(int signals)
     syscall(SYS_rt_sigaction, SIGINT, NULL, program, _NSIG / 8);
     initialize();
     syscall(SYS_rt_sigaction, SIGINT, program, NULL, _NSIG / 8);
+    /* Python's own handler, which is gone again, was seen. */
+    if (&twisted_ib_handles)
+        twisted_ib_handles = 0;
+    twisted_ib_look_for_handlers();
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!twisted_ib_begun)
         atexit(finish);

@@ -60,21 +60,27 @@ struct twisted_ib_posting {
 } twisted_ib_posting;
 
 void twisted_ib_block(sigset_t *program);
+int twisted_ib_may_handle(void);
 
-/* Whether this thread has signals blocked already, as within the data path. */
+/* How often this thread has signals blocked already, as within the data path of a program that has handlers. */
 static __thread unsigned twisted_ib_masked __attribute__((tls_model("initial-exec")));
 
 /* The data path: no signal's handler leaves it, nor any lock that it takes. */
 static void twisted_ib_mask(sigset_t *program)
 {
-    twisted_ib_block(program);
-    twisted_ib_masked++;
+    if (twisted_ib_may_handle()) {
+        twisted_ib_block(program);
+        twisted_ib_masked++;
+    }
 }
 
 static void twisted_ib_unmask(const sigset_t *program)
 {
-    twisted_ib_masked--;
-    pthread_sigmask(SIG_SETMASK, program, NULL);
+    /* A first handler that was set meanwhile: what is within has blocked signals, and has them open again. */
+    if (twisted_ib_masked) {
+        twisted_ib_masked--;
+        pthread_sigmask(SIG_SETMASK, program, NULL);
+    }
     twisted_ib_polled.ended = twisted_ib_goes(&twisted_ib_polled.turns);
 }
 
@@ -85,18 +91,21 @@ static void twisted_ib_unmask(const sigset_t *program)
 #define COUNTED (IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE)
 
 /* No signal's handler interrupts whoever has the lock: so it is released. */
-static void twisted_ib_lock(sigset_t *program)
+static int twisted_ib_lock(sigset_t *program)
 {
-    if (!twisted_ib_masked)
+    int blocks = !twisted_ib_masked && twisted_ib_may_handle();
+
+    if (blocks)
         twisted_ib_block(program);
     while (__atomic_exchange_n(&twisted_ib_posting.lock, 1, __ATOMIC_ACQUIRE))
         sched_yield();
+    return blocks;
 }
 
-static void twisted_ib_unlock(const sigset_t *program)
+static void twisted_ib_unlock(const sigset_t *program, int blocks)
 {
     __atomic_store_n(&twisted_ib_posting.lock, 0, __ATOMIC_RELEASE);
-    if (!twisted_ib_masked)
+    if (blocks)
         pthread_sigmask(SIG_SETMASK, program, NULL);
 }
 
@@ -201,26 +210,27 @@ static struct ibv_send_wr *twisted_ib_post_sends(struct ibv_qp *qp, struct ibv_s
 {
     struct twisted_ib_qp *own = (struct twisted_ib_qp *)qp;
     sigset_t program;
+    int blocks;
 
     if (!own || own->self != (uintptr_t)own)
         return wr;
-    twisted_ib_lock(&program);
+    blocks = twisted_ib_lock(&program);
     while (wr && twisted_ib_record_send(&own->sends, wr))
         wr = wr->next;
-    twisted_ib_unlock(&program);
+    twisted_ib_unlock(&program, blocks);
     return wr;
 }
 
 static struct ibv_recv_wr *twisted_ib_post_receives(struct twisted_ib_queue *queue, struct ibv_recv_wr *wr)
 {
     sigset_t program;
+    int blocks = twisted_ib_lock(&program);
 
-    twisted_ib_lock(&program);
     if (queue->urgent)
         twisted_ib_polled.found = 0;
     while (wr && twisted_ib_record_receive(queue, wr))
         wr = wr->next;
-    twisted_ib_unlock(&program);
+    twisted_ib_unlock(&program, blocks);
     return wr;
 }
 
@@ -309,13 +319,13 @@ unsigned twisted_ib_swap(void)
 {
     sigset_t program;
     unsigned fill;
+    int blocks = twisted_ib_lock(&program);
 
-    twisted_ib_lock(&program);
     fill = twisted_ib_posting.fill;
     twisted_ib_posting.turn ^= 1;
     __atomic_store_n(&twisted_ib_posting.owed, 0, __ATOMIC_SEQ_CST);
     __atomic_store_n(&twisted_ib_posting.fill, 0, __ATOMIC_SEQ_CST);
-    twisted_ib_unlock(&program);
+    twisted_ib_unlock(&program, blocks);
     return fill;
 }
 
@@ -343,8 +353,8 @@ __attribute__((constructor)) static void twisted_ib_let_settle(void)
 void twisted_ib_suspend(struct twisted_ib_queue *queue)
 {
     sigset_t program;
+    int blocks = twisted_ib_lock(&program);
 
-    twisted_ib_lock(&program);
     queue->limit = 0;
-    twisted_ib_unlock(&program);
+    twisted_ib_unlock(&program, blocks);
 }

@@ -2,6 +2,7 @@
  * A library that is loaded in front of a program: it leads the paths of Linux's RDMA devices to a folder with
  * those of this package (TWISTED_IB_SYSFS), for the C library's functions that take a path.  And in a program that
  * is Python, a thread that waits for a lock of C, or for a thread's end, leaves Python's to the one that has it.
+ * And it knows whether the program has ever set a signal's handler.
  *
  * Programs look there for devices before they call libibverbs.  No path but those below is touched, and no
  * function does anything else than the C library's with another path.
@@ -17,6 +18,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -233,5 +235,60 @@ int pthread_join(pthread_t thread, void **result)
         back(state);
     return error;
 }
+
+/*
+ * Whether the program has ever set a signal's handler.  While it has none, nothing leaves a function of rdma-core's by
+ * siglongjmp(3), and none need block signals, which are two calls of the kernel for each that posts or polls.
+ *
+ * A library that asks for the next sigaction() behind its own is not seen, nor is the kernel's own call: for those
+ * interpreter.c looks when Python starts, and when a queue is made.
+ */
+volatile int twisted_ib_handles;
+
+/* A signal's handler may set one: so these are found before. */
+#define SIGNALS(name, result, parameters) \
+    static result(*real_##name) parameters; \
+    __attribute__((constructor)) static void find_##name(void) \
+    { \
+        real_##name = (result(*) parameters)dlsym(RTLD_NEXT, #name); \
+    }
+
+#define ACTION(name) \
+    SIGNALS(name, int, (int, const struct sigaction *, struct sigaction *)) \
+    int name(int number, const struct sigaction *action, struct sigaction *before) \
+    { \
+        if (action != NULL) \
+            handled(action->sa_handler); \
+        if (real_##name == NULL) \
+            find_##name(); \
+        return real_##name(number, action, before); \
+    }
+
+typedef void (*handler)(int);
+
+#define SIGNAL(name) \
+    SIGNALS(name, handler, (int, handler)) \
+    handler name(int number, handler action) \
+    { \
+        handled(action); \
+        if (real_##name == NULL) \
+            find_##name(); \
+        return real_##name(number, action); \
+    }
+
+static void handled(handler action)
+{
+    if (action != SIG_DFL && action != SIG_IGN)
+        __atomic_store_n(&twisted_ib_handles, 1, __ATOMIC_SEQ_CST);
+}
+
+ACTION(sigaction)
+ACTION(__sigaction)
+SIGNAL(signal)
+SIGNAL(bsd_signal)
+SIGNAL(sysv_signal)
+SIGNAL(__sysv_signal)
+SIGNAL(ssignal)
+SIGNAL(sigset)
 
 #include "carried.c"

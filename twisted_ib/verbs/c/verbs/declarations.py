@@ -266,6 +266,7 @@ struct twisted_ib_posting {
 extern struct twisted_ib_posting twisted_ib_posting;
 unsigned int twisted_ib_swap(void);
 void twisted_ib_suspend(struct twisted_ib_queue *);
+void twisted_ib_look_for_handlers(void);
 struct twisted_ib_arrivals {
     const uint64_t **published; const uint64_t **consumed; unsigned int count; long spin;
     unsigned int hits, turns; const int *fds; unsigned int watched; const uint64_t **read;
