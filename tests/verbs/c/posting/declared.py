@@ -76,6 +76,7 @@ def _declared() -> ModuleType:
         twisted_ib_posting=posting,
         twisted_ib_swap=swap,
         twisted_ib_suspend=suspend,
+        twisted_ib_look_for_handlers=lambda: None,
     )
     module.__dict__.update(ffi=ffi, lib=lib)
     return module
