@@ -43,8 +43,10 @@ def ranksOf(program: Path) -> dict[int, int]:
         with suppress(OSError):
             if os.readlink(each / "exe") == str(program):
                 words = (each / "environ").read_bytes().split(b"\0")
-                (rank,) = (word for word in words if word.startswith(b"OMPI_COMM_WORLD_RANK="))
-                found[int(rank.partition(b"=")[2])] = int(each.name)
+                # One that ends has none any more, before it is gone.
+                for word in words:
+                    if word.startswith(b"OMPI_COMM_WORLD_RANK="):
+                        found[int(word.partition(b"=")[2])] = int(each.name)
     return found
 
 

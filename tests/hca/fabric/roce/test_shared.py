@@ -281,6 +281,17 @@ class GroupTests(SynchronousTestCase):
         self.assertIn("is taken", str(self.assertRaises(DeviceError, self.link, ownAddress(6))))
         self.assertTrue(one.group.isAlone())
 
+    def test_unmet(self) -> None:
+        """
+        A process that may not use its run directory cannot meet the others, and is told why.
+        """
+        os.makedirs(self.directory)
+        os.chmod(self.directory, 0o755)
+        self.link()
+        error = str(self.assertRaises(DeviceError, self.link))
+        self.assertIn(f"{self.address} is taken: another process has it, which this one cannot join", error)
+        self.assertIn(f"{self.directory} has mode 0755", error)
+
     def test_users(self) -> None:
         """
         A process of another user is told whose the port is, also where both have one run directory; and so is

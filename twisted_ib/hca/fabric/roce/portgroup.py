@@ -421,6 +421,16 @@ def joinGroup(address: str, make: Callable[[bool], socket.socket]) -> PortGroup:
     raise AssertionError("unreachable")
 
 
+def whyApart() -> str:
+    """
+    @return: why this process meets none of those that share an address; empty if it does.
+    """
+    found, refused = openDirectories(os.environ, os.geteuid(), False)
+    for each in found:
+        each.close()
+    return "" if found or not refused else str(refused[0])
+
+
 def _ask(directory: RunDirectory, name: str, address: str) -> PortGroup | None:
     try:
         pair = connect(directory, name, socket.SOCK_SEQPACKET)

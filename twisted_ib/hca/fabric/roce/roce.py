@@ -26,7 +26,7 @@ from twisted_ib.errors import DeviceError, NoRouteError, ResourceLimitError
 from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.fabric.base.link import SEVERAL_BYTES, ILink
-from twisted_ib.hca.fabric.roce.portgroup import PortGroup, filterDatagrams, joinGroup
+from twisted_ib.hca.fabric.roce.portgroup import PortGroup, filterDatagrams, joinGroup, whyApart
 from twisted_ib.hca.fabric.roce.slots import HANDED_ON, Handed
 from twisted_ib.hca.host.addresses import interfaceOf, normalise, routeMTU
 from twisted_ib.hca.host.libc import KernelEpoll, KernelSocket
@@ -131,6 +131,8 @@ def _portTaken(address: str) -> DeviceError:
         who = "the kernel's rdma_rxe has it (rmmod rdma_rxe, or use another network namespace)"
     elif user not in (-1, os.geteuid()):
         who = f"a process of user {user} has it, and only those of one user share an address (take another)"
+    elif why := whyApart():
+        who = f"another process has it, which this one cannot join: {why}"
     else:
         who = "another process has it (give each process an address of its own)"
     return DeviceError(f"UDP port {PORT} of {address} is taken: {who}")
