@@ -33,6 +33,15 @@ class Producer:
         self.paused = True
         self.log: list[str] = []
 
+    async def over(self, reactor: Any, test: Any) -> None:
+        """
+        Wait until all is written.
+
+        @param test: Fails if the connection has ended before.
+        """
+        await becomes(reactor, lambda: self.log[-1] in ("over", "stop"))
+        test.assertEqual(self.log[-1], "over")
+
     def begin(self, streaming: bool) -> None:
         """
         Register.
@@ -88,7 +97,7 @@ class PacingContract(StreamContract):
             producer = Producer(client.transport, 200)
             producer.begin(True)
             self.assertEqual(producer.log, ["resume", "pause"])
-            await becomes(reactor, lambda: producer.log[-1] == "over")
+            await producer.over(reactor, self)
             self.assertEqual(producer.log.count("resume"), producer.log.count("pause") + 1)
             client.transport.loseConnection()
             await self.end(reactor, port, client, server)
@@ -108,7 +117,7 @@ class PacingContract(StreamContract):
             producer = Producer(client.transport, 50)
             producer.begin(False)
             self.assertEqual(producer.log, ["resume"])
-            await becomes(reactor, lambda: producer.log[-1:] == ["over"])
+            await producer.over(reactor, self)
             self.assertEqual(producer.log, ["resume"] * 50 + ["over"])
             client.transport.loseConnection()
             await self.end(reactor, port, client, server)
@@ -131,7 +140,7 @@ class PacingContract(StreamContract):
                     other = Producer(client.transport, 1)
                     self.assertRaises(RuntimeError, client.transport.registerProducer, other, True)
                     self.assertEqual(other.log, [])
-                await becomes(reactor, lambda: producer.log[-1:] == ["over"])  # noqa: B023
+                await producer.over(reactor, self)
             client.transport.loseConnection()
             await self.end(reactor, port, client, server)
             self.assertEqual(len(server.got()), 6 * 300_000)
@@ -152,7 +161,7 @@ class PacingContract(StreamContract):
             client.transport.unregisterProducer()
             second = Producer(client.transport, 3)
             second.begin(False)
-            await becomes(reactor, lambda: second.log[-1:] == ["over"])
+            await second.over(reactor, self)
             client.transport.loseConnection()
             await self.end(reactor, port, client, server)
             self.assertEqual(len(server.got()), (written + 3) * 30_000)

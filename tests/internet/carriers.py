@@ -248,6 +248,12 @@ class Calling(ClientFactory):
         self.log.append(f"failed: {reason.type.__name__}")
         self.reasons.append(reason.value)
 
+    def hasFailed(self) -> bool:
+        """
+        @return: Whether there is no connection.
+        """
+        return self.log[-1:] != [] and self.log[-1].startswith("failed")
+
     def clientConnectionLost(self, connector: Any, reason: Any) -> None:
         self.log.append(f"lost: {reason.type.__name__}")
         self.reasons.append(reason.value)
@@ -298,12 +304,17 @@ class StreamContract(Base):
     async def pair(self, reactor: Any, server: Any = None, client: Any = None) -> tuple[Any, Any, Any]:
         """
         @return: A port, and a client and a server that are connected.
+
+        @raise Exception: Why they are not.
         """
         server = Talk() if server is None else server
         client = Talk() if client is None else client
         port = self.carrier.listen(reactor, Accepting(server))
-        self.carrier.connect(reactor, self.carrier.host, port.getHost().port, Calling(client))
-        await becomes(reactor, lambda: client.log and server.log)
+        calling = Calling(client)
+        self.carrier.connect(reactor, self.carrier.host, port.getHost().port, calling)
+        await becomes(reactor, lambda: calling.hasFailed() or (client.log and server.log))
+        if calling.hasFailed():
+            raise calling.reasons[-1]
         return port, client, server
 
     async def end(self, reactor: Any, port: Any, *protocols: Any) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
+from tests.internet.standing import standing, tried, waitingAt
 from twisted_ib.internet.readers import channelsOf
 
 _Reading = TypeVar("_Reading")
@@ -91,19 +93,41 @@ async def becomes(reactor: Any, holds: Callable[[], object]) -> None:
 
 def runToEnd(test: Any, reactor: Any, steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """
-    Run a coroutine on a reactor, and raise what it raises.
+    Run a coroutine on a reactor, and raise what it raises.  If it hangs, the error says where, and how things
+    stand there and at the other end of the test's C{carrier}.
 
     @param test: A L{ReactorBuilder<twisted.internet.test.reactormixins.ReactorBuilder>}.
     """
     ends: list[Any] = []
+    begun: list[Any] = []
+    stood: list[str] = []
 
     def begin() -> None:
-        done = Deferred.fromCoroutine(steps())
+        begun.append(steps())
+        done = Deferred.fromCoroutine(begun[0])
         done.addBoth(ends.append)
-        done.addBoth(lambda ignored: reactor.stop())
+        done.addBoth(end)
+
+    def end(ignored: object) -> None:
+        if looking.active():
+            looking.cancel()
+        reactor.stop()
+
+    def look() -> None:
+        looks = [partial(waitingAt, each) for each in begun] + [partial(standing, reactor)]
+        beside = getattr(getattr(test, "carrier", None), "standing", None)
+        for each in [*looks, *([] if beside is None else [beside])]:
+            stood.extend(tried(each))
 
     reactor.callWhenRunning(begin)
-    test.runReactor(reactor, timeout=HANG_SECONDS)
+    # Before the time by which the reactor is stopped, which begins later.
+    looking = reactor.callLater(HANG_SECONDS, look)
+    try:
+        test.runReactor(reactor, timeout=HANG_SECONDS)
+    except Exception as error:
+        if not stood:
+            raise
+        raise type(error)("\n".join([str(error), *stood])) from None
     test.assertEqual(len(ends), 1, "it did not come to its end")
     if isinstance(ends[0], Failure):
         ends[0].raiseException()

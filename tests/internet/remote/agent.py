@@ -15,6 +15,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Factory
 from twisted.protocols.basic import Int32StringReceiver
 
+from tests.internet.standing import standing
+
 #: The longest question.
 MOST = 64 << 20
 #: In an answer: a value, a method that may be called, what cannot be sent, and an exception.
@@ -95,6 +97,12 @@ class Agent(Int32StringReceiver):
             found.addErrback(lambda failure: None)
             return VALUE, None
         return self._shown(found)
+
+    def do_standing(self) -> tuple[int, list[str]]:
+        """
+        @return: how things stand here.
+        """
+        return VALUE, [f"there: {line}" for line in standing(self.factory.reactor)]
 
     @staticmethod
     def _shown(found: Any) -> tuple[int, Any]:

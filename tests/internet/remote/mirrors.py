@@ -134,5 +134,12 @@ class RemoteSDP(SDP):
             each.__class__ = Mirror
         return MirroredPort(self._line, number, host)
 
+    def standing(self) -> list[str]:
+        """
+        @return: how things stand at the agent.
+        """
+        found: list[str] = self._line.ask("standing")[1]
+        return found
+
     def server(self, reactor: Any) -> Any:
         raise SkipTest("an endpoint in another process cannot be sent here")

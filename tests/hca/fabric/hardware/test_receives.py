@@ -20,7 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.fabric.hardware import test_contract
 from tests.hca.fabric.hardware.test_contract import EndMixin, HardwareRow
-from tests.hca.fabric.hardware.world import READ, SEND, AdapterQueuePair, Manager, SendWR
+from tests.hca.fabric.hardware.world import READ, SEND, SIGNALED, WRITE, AdapterQueuePair, Manager, SendWR
 from tests.hca.fabric.iwarp.attacker import AttackTestCase, write
 from tests.hca.hcas import settle
 from tests.rdma.pair import EVERYTHING
@@ -298,6 +298,48 @@ class WindowTests(SynchronousTestCase):
         self.assertEqual((other.isReady, other.isAwaited), (True, False))
         self.path.tellReady.assert_called_once_with()
 
+    def readiness(self, there: Receives | None, isPassive: bool, heardAfter: float = 1e9) -> list[float]:
+        """
+        @return: when this side has said again that it is ready.
+        """
+        timers, tell = self.path.fabric.timers, self.path.tellReceives
+        window = self.made()
+        window.told(there, isPassive, 1)
+        said = []
+        while (due := timers.deadline()) is not None:
+            self.clock.advance(due - self.clock.seconds())
+            window.isHeard = due > heardAfter
+            timers.tick(due)
+            if tell.called:
+                tell.assert_called_once_with(0)
+                tell.reset_mock()
+                said.append(round(due, 3))
+        return said
+
+    def test_readyAgain(self) -> None:
+        """
+        The side that has asked says ever more seldom that it is ready, by a WRITE of no octets, until it
+        hears of a peer that may have missed it, or for some seconds; software misses nothing, and has another
+        meaning for it.
+        """
+        there = Receives(4, *THERE)
+        self.assertEqual(self.readiness(there, False), [0.05, 0.25, 1.05, 4.25])
+        before = self.clock.seconds()
+        for other, isPassive in ((there, True), (None, False), (Receives(), False)):
+            self.assertEqual(self.readiness(other, isPassive), [])
+        self.assertEqual(self.readiness(there, False, before + 0.2), [before + 0.05])
+
+    def test_readyAgainClosed(self) -> None:
+        """
+        It is not said for a connection that has ended.
+        """
+        self.window.told(Receives(4, *THERE), False, 1)
+        self.path.alive = False
+        self.clock.advance(1)
+        self.path.fabric.timers.tick(self.clock.seconds())
+        self.path.tellReceives.assert_not_called()
+        self.assertIsNone(self.path.fabric.timers.deadline())
+
     def test_untold(self) -> None:
         """
         A peer that has not told is not told, and is sent to as before.
@@ -534,6 +576,44 @@ class PacedMixin(EndMixin):
 
         self.drive(steps)
 
+    def test_lateServer(self) -> None:
+        """
+        A server that writes at once does so too where its adapter listens only after it has answered, and has
+        missed that its client is ready.
+        """
+        this: Any = self
+        this.host.isLate = True
+        self.test_serverFirst()
+
+    def test_lends(self) -> None:
+        """
+        Of several messages in one batch those of a page and more are signalled, and shorter ones are not.
+        """
+        this: Any = self
+        sizes = [5000, 100, 4096, 4095, 60_000, 1]
+        flags: list[tuple[int, int]] = []
+        post = AdapterQueuePair.post_send
+
+        def posted(one: AdapterQueuePair, requests: list[SendWR]) -> None:
+            sends = [each for each in requests if each.opcode == SEND and each.sg_list]
+            flags.extend((each.sg_list[0].length, each.send_flags & SIGNALED) for each in sends)
+            post(one, requests)
+
+        this.patch(AdapterQueuePair, "post_send", posted)
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            for size in sizes:
+                client.transport.write(bytes(size))
+            this.assertEqual([len(each) for each in await server.heard(len(sizes))], sizes)
+            client.transport.loseConnection()
+            await client.lost
+            await server.lost
+            await port.stopListening()
+
+        self.drive(steps)
+        this.assertEqual([size for size, flag in flags if flag], [5000, 4096, 60_000, 1])
+
     async def echoes(self, reactor: Any, count: int) -> tuple[Any, Any]:
         """
         Send some messages both ways, and end.
@@ -556,14 +636,15 @@ class PacedMixin(EndMixin):
 
     def seen(self) -> set[int]:
         """
-        @return: the kinds of requests that both adapters take from now on.
+        @return: the kinds of requests that both adapters take from now on, but for WRITEs of no octets.
         """
         this: Any = self
         kinds: set[int] = set()
         execute = AdapterQueuePair.execute
 
         def looked(one: AdapterQueuePair, peer: AdapterQueuePair, request: SendWR) -> bool:
-            kinds.add(request.opcode)
+            if request.opcode != WRITE or request.sg_list:
+                kinds.add(request.opcode)
             return execute(one, peer, request)
 
         this.patch(AdapterQueuePair, "execute", looked)
@@ -708,10 +789,11 @@ class PacedMixin(EndMixin):
 
     def tearDown(self) -> None:
         """
-        Each SEND has found a receive, and nothing came before its peer was ready.
+        Each SEND has found a receive, nothing came before its peer was ready, and the adapter has no memory
+        that it may read when other requests are done.
         """
         this: Any = self
-        this.assertEqual((this.host.overruns, this.host.early), (0, 0))
+        this.assertEqual((this.host.overruns, this.host.early, this.host.lent), (0, 0, 0))
         super().tearDown()  # type: ignore[misc]
 
 

@@ -30,6 +30,8 @@ WRITE, WRITE_IMM, SEND, SEND_IMM, READ, SWAP, ADD = range(7)
 SUCCESS, LENGTH, FLUSHED, ACCESS, GENERAL = 0, 1, 5, 10, 21
 RECV, RECV_WRITE = 128, 129
 SIGNALED = 2
+#: Of Linux on x86.
+PAGE_BYTES = 4096
 # Remote write, read and atomics, of enum ibv_access_flags.
 _REMOTE = 0xE
 # Before a datagram: anything, then an IPv4 header up to its addresses.  In a packet there are UDP, BTH, DETH
@@ -358,6 +360,7 @@ class AdapterQueuePair:
     @ivar keys: those of the latest ones' memory.
     @ivar steps: those that it took: the mask, the address vector and the attributes.
     @ivar coming: the receive of a message that is not there as a whole.
+    @ivar isUnaware: whether what comes wakes nobody, until something else comes.
     """
 
     def __init__(self, domain: Domain, given: Any) -> None:
@@ -376,7 +379,7 @@ class AdapterQueuePair:
         self.keys: list[int] = []
         self.steps: list[tuple[int, Any, dict[str, int]]] = []
         self.posted = self.requests = self.signalled = 0
-        self.isDeaf = False
+        self.isDeaf = self.isUnaware = self._isMissed = False
         host.queuePairs[self.qp_num] = self
 
     def modify(self, mask: int, vector: Any = None, **given: int) -> None:
@@ -425,12 +428,19 @@ class AdapterQueuePair:
         for each in requests:
             # As the package's structures, of 64 and 32 bits.
             struct.pack("=QI", each.remote_addr, each.rkey)
+            size = sum(piece.length for piece in each.sg_list)
+            if each.opcode != READ and size >= PAGE_BYTES and not each.send_flags & SIGNALED:
+                self.host.lent += 1
         self.posted += 1
         self.requests += len(requests)
         self.signalled += sum(bool(each.send_flags & SIGNALED) for each in requests)
         self.keys = [piece.lkey for each in requests for piece in each.sg_list]
         self.waiting.extend(requests)
         assert len(self.waiting) <= self.given.max_send_wr
+        peer = self.host.queuePairs.get(self.peer)
+        self._isMissed = peer is not None and peer.isUnaware
+        if peer is not None:
+            peer.isUnaware = False
         self.go()
 
     def go(self) -> None:
@@ -438,7 +448,7 @@ class AdapterQueuePair:
         Execute what can be executed.
         """
         host = self.domain.host
-        while self.waiting and self.state == RTS and not host.isHeld:
+        while self.waiting and self.state == RTS and not host.isHeld and not self._isMissed:
             peer = host.queuePairs.get(self.peer)
             if peer is None or peer.state < RTR or not self.execute(peer, self.waiting[0]):
                 return
@@ -799,6 +809,7 @@ class Manager:
         self._agree(one, parameters)
         if self.host.isRNIC:
             # It takes the queue pairs through their states by itself, and awaits nothing.
+            self.host.queuePairs[one.own.number].isUnaware = self.host.isLate
             for each, there in ((one, other), (other, one)):
                 made = self.host.queuePairs[each.own.number]
                 made.peer, made.state = there.own.number, RTS
@@ -860,7 +871,10 @@ class Host:
     @ivar address: its IPv4 address.
     @ivar silent: addresses that do not answer by themselves, and C{found} those that have answered.
     @ivar isRNIC: whether it is of iWARP, C{overruns} how many SENDs have found no receive there, and C{early}
-        how many requests came before their peer was connected.
+        how many requests came before their peer was connected; C{isLate}: whether the first that comes to one
+        that has accepted is not looked at before the next (Linux siw_cm.c, siw_accept()).
+    @ivar lent: how many unsignalled requests were of a page and more, which siw reads when later ones are
+        done (Linux siw_qp_tx.c, siw_qp_prepare_tx()).
     @ivar collected: how many objects of each kind Python has collected, which destroys what they stand for.
     """
 
@@ -884,8 +898,8 @@ class Host:
         self.mtu, self.address = 5, b"\x7f\0\0\1"
         self.hasShared = True
         self.shared: list[SharedReceiveQueue] = []
-        self.isHeld = self.isFull = self.isGone = self.isBlind = self.isRNIC = False
-        self.overruns = self.early = 0
+        self.isHeld = self.isFull = self.isGone = self.isBlind = self.isRNIC = self.isLate = False
+        self.overruns = self.early = self.lent = 0
         self.reading: deque[tuple[AdapterQueuePair, AdapterQueuePair, SendWR]] = deque()
         self.depths = (16, 16)
         self.looks = 0

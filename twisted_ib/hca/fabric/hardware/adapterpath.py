@@ -4,6 +4,10 @@ and registered slots for what it receives.
 
 The records of a batch become work requests at its end, of which the last is signalled: its completion stands
 for all before it, as a reliable connection completes in order.
+
+Linux's siw hands the pages of an unsignalled request of a page and more to TCP, which reads them until the
+peer has acknowledged them, behind completions of later requests (siw_qp_tx.c, siw_qp_prepare_tx()), when the
+ring may have other bytes; what a signalled one sends is copied.  So on an RNIC those are signalled, too.
 """
 
 from __future__ import annotations
@@ -576,7 +580,10 @@ class AdapterPath(Waiters, OwnPath):
         return None if start < 0 else [(self._base + start, len(header), self._key), found]
 
     def _request(self, opcode: int, pieces: list[tuple[int, int, int]], flags: int, **others: object) -> None:
-        verbs = self.fabric.verbs
+        fabric = self.fabric
+        verbs = fabric.verbs
+        if fabric.isRNIC and sum([piece[1] for piece in pieces]) >= ZERO_COPY_BYTES:
+            flags |= _SIGNALED
         elements = [verbs.SGE(*piece) for piece in pieces]
         self._batch.append(verbs.SendWR(self._posted, elements, opcode, flags, **others))
 
@@ -792,9 +799,11 @@ class AdapterPath(Waiters, OwnPath):
             self._drain()
 
     def _answer(self, one: _Sent) -> None:
+        if (window := self.window) is not None:
+            window.isHeard = True
         if one.response == _RECEIVES:
-            if self.window is not None:
-                self.window.answered(one.start)
+            if window is not None:
+                window.answered(one.start)
             return
         queuePair = self.queuePair
         if queuePair is None:
@@ -842,11 +851,13 @@ class AdapterPath(Waiters, OwnPath):
                 reason = QueuePairError(f"the adapter failed a receive: {completion.status_str}")
                 self.fabric.doom(self, reason)
             return
-        if self.window is not None and self.window.isAwaited:
-            self.window.begin()
-            if not completion.byte_len:
-                self._receiveAgain(slot)
-                return
+        if (window := self.window) is not None:
+            window.isHeard = True
+            if window.isAwaited:
+                window.begin()
+                if not completion.byte_len:
+                    self._receiveAgain(slot)
+                    return
         start = self.startOf(slot) if shared is None else shared.startOf(slot)
         stop = start + completion.byte_len
         opcode = SEND_ONLY

@@ -5,6 +5,7 @@ The receives of both ends of an RNIC's connection: a SEND that finds none would 
 
 from __future__ import annotations
 
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,10 @@ COUNT: Final[Packed[tuple[int]]] = Struct("<Q")
 #: The first and the longest interval at which a peer without receives is asked again, in seconds.
 _AGAIN_SECONDS: Final = 0.0005
 _AGAIN_MOST_SECONDS: Final = 0.05
+#: How long the side that has asked waits until it hears of its peer, in seconds, before it says again that it
+#: is ready; four times as long then, and the longest of these times.
+_READY_SECONDS: Final = 0.05
+_READY_MOST_SECONDS: Final = 3.2
 
 
 class Window:
@@ -31,6 +36,7 @@ class Window:
     @ivar isReady: whether the peer takes requests: the depths are agreed on, and where this side is passive
         and the peer an adapter, that has said so.
     @ivar isAwaited: whether the peer has yet to say so, by a SEND of no octets.
+    @ivar isHeard: whether the peer has sent something, or answered a READ.
     @ivar limit: how many SENDs the peer has had receives for, in all; without bound until it tells,
         or if it does not.
     @ivar sent: how many were sent.
@@ -48,6 +54,7 @@ class Window:
         "_region",
         "_there",
         "isAwaited",
+        "isHeard",
         "isReady",
         "limit",
         "own",
@@ -70,7 +77,7 @@ class Window:
         self.own = Receives(path.slots, base + at, self._region.rkey)
         self._there = Receives()
         self.limit, self.sent = ANY, 0
-        self.isAwaited = self.isReady = self._isAsking = self._pushes = False
+        self.isAwaited = self.isReady = self.isHeard = self._isAsking = self._pushes = False
         self._again = _AGAIN_SECONDS
 
     def _show(self) -> None:
@@ -94,8 +101,21 @@ class Window:
             self.isAwaited = isPassive and bool(there.key)
             if there.key and not isPassive:
                 self._path.tellReady()
+                self._sayAgain(_READY_SECONDS)
         if not self.isAwaited:
             self.begin()
+
+    def _sayAgain(self, seconds: float) -> None:
+        self._path.fabric.timers.start(seconds, partial(self._readyAgain, seconds))
+
+    def _readyAgain(self, seconds: float) -> None:
+        # Linux siw_cm.c siw_accept() answers before it listens for what follows: all that comes between wakes
+        # nobody until something else comes.  A WRITE of no octets always may.
+        if self.isHeard or not self._path.alive:
+            return
+        self._path.tellReceives(0)
+        if seconds < _READY_MOST_SECONDS:
+            self._sayAgain(4 * seconds)
 
     def begin(self) -> None:
         """
