@@ -189,7 +189,7 @@ class CompareTests(HardwareTestCase):
 
     def test_rows(self) -> None:
         """
-        Each row has a figure of each subject, and none has failed.
+        Each row has a figure of each subject, none has failed, and the adapter is named.
         """
         limit(self, STREAMS_SECONDS)
         self.release()
@@ -202,6 +202,7 @@ class CompareTests(HardwareTestCase):
         found = json.loads(done.output)
         titles = {"tcp-nodelay": "TCP, NODELAY", "sdp": f"sdp:, {GUESTS}", "ib": f"ib:, {GUESTS}"}
         self.assertEqual((found["subjects"], found["absent"]), (titles, ONE_PROCESSOR), done.text)
+        self.assertRegex(found["machine"]["adapter"], rf"{self.peer.value[0]}, .*ACTIVE")
         rows = {(each["measure"], each["bytes"], *each["subjects"]) for each in found["results"]}
         expected = {(each, size, *COMPARED) for each in ("latency", "throughput") for size in (64, 65536)}
         self.assertEqual(rows, expected)

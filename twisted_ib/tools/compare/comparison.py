@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
-from twisted_ib.hca.device.registry import addressOf, kindOf
+from twisted_ib.hca.device.registry import adapterFacts, addressOf, kindOf
 from twisted_ib.tools.compare import text
 from twisted_ib.tools.compare.measuring import Figures
 from twisted_ib.tools.compare.plot import plot
@@ -160,6 +160,8 @@ class Comparison:
         ]
         # Before the rounds, which make a load of their own.
         self._machine = describe()
+        if options.device is not None and (adapter := adapterFacts(options.device)):
+            self._machine["adapter"] = adapter
         self._rounds: int = options.rounds
         self._seconds: float = options.seconds
         self._patience: float = options.patience

@@ -134,6 +134,31 @@ class RowTests(HardwareTestCase):
             error = self.assertRaises(DeviceError, registry.addDevice, "hw1", "hardware", adapter)
             self.assertIn("one of fabric hardware needs an adapter's name, as rxe0", str(error))
 
+    def test_facts(self) -> None:
+        """
+        What the kernel tells of a device's adapter, of one of software less; nothing of other devices.
+        """
+        self.adapter("rxe0", "1: CA")
+        self.adapter("mlx5_0", "1: CA")
+        for name, text in (
+            *(("hca_type", "MT4119"), ("board_id", "MT_0000000012"), ("fw_ver", "16.35.3006")),
+            *(("ports/1/link_layer", "Ethernet"), ("ports/1/rate", "100 Gb/sec (4X EDR)")),
+            ("ports/1/state", "4: ACTIVE"),
+        ):
+            (self.root / "ADAPTERS/mlx5_0" / name).write_text(text + "\n")
+        (self.root / "ADAPTERS/mlx5_0/device").mkdir()
+        (self.root / "ADAPTERS/mlx5_0/device/driver").symlink_to("/sys/bus/pci/drivers/mlx5_core")
+        os.environ["TWISTED_IB_DEVICES"] = "hw0=hardware:rxe0,hw1=hardware:mlx5_0"
+        registry.readEnvironment()
+        self.assertEqual(registry.adapterFacts("hw0"), "rxe0, 1: CA")
+        expected = (
+            "mlx5_0, mlx5_core, MT4119, MT_0000000012, 16.35.3006, 1: CA, Ethernet, 100 Gb/sec (4X EDR),"
+            " 4: ACTIVE"
+        )
+        self.assertEqual(registry.adapterFacts("hw1"), expected)
+        for name in ("shm0", "nosuch0"):
+            self.assertEqual(registry.adapterFacts(name), "")
+
     def test_ownName(self) -> None:
         """
         Without a row an adapter is a device of its own name.
