@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
-from tests.internet.standing import standing, tried, waitingAt
+from tests.internet.remote.standing import standing, tried, waitingAt
 from twisted_ib.internet.readers import channelsOf
 
 _Reading = TypeVar("_Reading")

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from twisted_ib.hca.device.form import compiledModules
+from twisted_ib.hca.device.registry import DEVICES
 
 
 def describe() -> dict[str, str]:
@@ -27,6 +28,18 @@ def describe() -> dict[str, str]:
         "form": form(),
         "load": f"{os.getloadavg()[0]:.1f}",
     }
+
+
+def adapterOf(device: str) -> str:
+    """
+    @return: what the kernel tells of the adapter that a device stands for; C{""} if it stands for none.
+    """
+    kind, adapter, _ = DEVICES.get(device, (None, None, None))
+    if kind is None or kind.locate is None or adapter is None:
+        return ""
+    from twisted_ib.hca.fabric.hardware.adapters import factsOf
+
+    return factsOf(adapter)
 
 
 def form() -> str:

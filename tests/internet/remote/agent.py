@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Factory
 from twisted.protocols.basic import Int32StringReceiver
 
-from tests.internet.standing import standing
+from tests.internet.remote.standing import standing
 
 #: The longest question.
 MOST = 64 << 20

@@ -479,18 +479,6 @@ def addressOf(name: str) -> str | None:
         return None
 
 
-def adapterFacts(name: str) -> str:
-    """
-    @return: what the kernel tells of the adapter that a device stands for; C{""} if it stands for none.
-    """
-    kind, adapter, _ = DEVICES.get(name, (None, None, None))
-    if kind is None or kind.locate is None or adapter is None:
-        return ""
-    from twisted_ib.hca.fabric.hardware.adapters import factsOf
-
-    return factsOf(adapter)
-
-
 def interfaceOf(name: str) -> str | None:
     """
     The address of a device's IPoIB interface, with the length of the prefix; L{None} if it was added without.

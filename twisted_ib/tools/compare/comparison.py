@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
-from twisted_ib.hca.device.registry import adapterFacts, addressOf, kindOf
+from twisted_ib.hca.device.registry import addressOf, kindOf
 from twisted_ib.tools.compare import text
 from twisted_ib.tools.compare.measuring import Figures
 from twisted_ib.tools.compare.plot import plot
@@ -32,7 +32,7 @@ from twisted_ib.tools.compare.subjects import (
     Row,
     Subject,
 )
-from twisted_ib.tools.machine import describe
+from twisted_ib.tools.machine import adapterOf, describe
 from twisted_ib.tools.program import (
     INTERRUPTED,
     ArgumentParser,
@@ -160,7 +160,7 @@ class Comparison:
         ]
         # Before the rounds, which make a load of their own.
         self._machine = describe()
-        if options.device is not None and (adapter := adapterFacts(options.device)):
+        if options.device is not None and (adapter := adapterOf(options.device)):
             self._machine["adapter"] = adapter
         self._rounds: int = options.rounds
         self._seconds: float = options.seconds

@@ -28,6 +28,7 @@ from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.base.streams import IAdapterFabric
 from twisted_ib.hca.fabric.hardware import adapters, provider, rdmacm
 from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
+from twisted_ib.tools.machine import adapterOf
 
 ADDRESS = "192.0.2.7"
 
@@ -150,14 +151,14 @@ class RowTests(HardwareTestCase):
         (self.root / "ADAPTERS/mlx5_0/device/driver").symlink_to("/sys/bus/pci/drivers/mlx5_core")
         os.environ["TWISTED_IB_DEVICES"] = "hw0=hardware:rxe0,hw1=hardware:mlx5_0"
         registry.readEnvironment()
-        self.assertEqual(registry.adapterFacts("hw0"), "rxe0, 1: CA")
+        self.assertEqual(adapterOf("hw0"), "rxe0, 1: CA")
         expected = (
             "mlx5_0, mlx5_core, MT4119, MT_0000000012, 16.35.3006, 1: CA, Ethernet, 100 Gb/sec (4X EDR),"
             " 4: ACTIVE"
         )
-        self.assertEqual(registry.adapterFacts("hw1"), expected)
+        self.assertEqual(adapterOf("hw1"), expected)
         for name in ("shm0", "nosuch0"):
-            self.assertEqual(registry.adapterFacts(name), "")
+            self.assertEqual(adapterOf(name), "")
 
     def test_ownName(self) -> None:
         """

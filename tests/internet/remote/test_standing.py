@@ -1,5 +1,5 @@
 """
-Tests of L{tests.internet.standing}.
+Tests of L{tests.internet.remote.standing}.
 """
 
 from __future__ import annotations
