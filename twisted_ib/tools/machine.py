@@ -12,6 +12,12 @@ from pathlib import Path
 from twisted_ib.hca.device.form import compiledModules
 from twisted_ib.hca.device.registry import DEVICES
 
+#: Where the kernel has adapters, and files with facts of one.
+ADAPTERS = "/sys/class/infiniband"
+_PORT = "ports/1"
+_OF_PORT = (f"{_PORT}/{name}" for name in ("link_layer", "rate", "state"))
+_FACTS = ("hca_type", "board_id", "fw_ver", "node_type", *_OF_PORT)
+
 
 def describe() -> dict[str, str]:
     """
@@ -32,14 +38,23 @@ def describe() -> dict[str, str]:
 
 def adapterOf(device: str) -> str:
     """
-    @return: what the kernel tells of the adapter that a device stands for; C{""} if it stands for none.
+    @return: what the kernel tells of the adapter that a device stands for: its name, the driver, the model,
+        the board, the firmware and the kind, and of its port the link, the rate and the state; C{""} if it
+        stands for none.
     """
     kind, adapter, _ = DEVICES.get(device, (None, None, None))
     if kind is None or kind.locate is None or adapter is None:
         return ""
-    from twisted_ib.hca.fabric.hardware.adapters import factsOf
-
-    return factsOf(adapter)
+    folder = Path(ADAPTERS) / adapter
+    # An adapter of software has no driver of its own.
+    driver = folder / "device/driver"
+    said = [adapter, driver.resolve().name if driver.exists() else ""]
+    for name in _FACTS:
+        try:
+            said.append((folder / name).read_text().strip())
+        except OSError:
+            pass
+    return ", ".join(filter(None, said))
 
 
 def form() -> str:

@@ -28,7 +28,7 @@ from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.base.streams import IAdapterFabric
 from twisted_ib.hca.fabric.hardware import adapters, provider, rdmacm
 from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
-from twisted_ib.tools.machine import adapterOf
+from twisted_ib.tools import machine
 
 ADDRESS = "192.0.2.7"
 
@@ -148,17 +148,19 @@ class RowTests(HardwareTestCase):
         ):
             (self.root / "ADAPTERS/mlx5_0" / name).write_text(text + "\n")
         (self.root / "ADAPTERS/mlx5_0/device").mkdir()
-        (self.root / "ADAPTERS/mlx5_0/device/driver").symlink_to("/sys/bus/pci/drivers/mlx5_core")
+        (self.root / "mlx5_core").mkdir()
+        (self.root / "ADAPTERS/mlx5_0/device/driver").symlink_to((self.root / "mlx5_core").resolve())
+        self.patch(machine, "ADAPTERS", str(self.root / "ADAPTERS"))
         os.environ["TWISTED_IB_DEVICES"] = "hw0=hardware:rxe0,hw1=hardware:mlx5_0"
         registry.readEnvironment()
-        self.assertEqual(adapterOf("hw0"), "rxe0, 1: CA")
+        self.assertEqual(machine.adapterOf("hw0"), "rxe0, 1: CA")
         expected = (
             "mlx5_0, mlx5_core, MT4119, MT_0000000012, 16.35.3006, 1: CA, Ethernet, 100 Gb/sec (4X EDR),"
             " 4: ACTIVE"
         )
-        self.assertEqual(adapterOf("hw1"), expected)
+        self.assertEqual(machine.adapterOf("hw1"), expected)
         for name in ("shm0", "nosuch0"):
-            self.assertEqual(adapterOf(name), "")
+            self.assertEqual(machine.adapterOf(name), "")
 
     def test_ownName(self) -> None:
         """

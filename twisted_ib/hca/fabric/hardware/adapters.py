@@ -22,8 +22,6 @@ _PORT = 1
 #: How the kernel calls the type of a GID (Linux cache.c, gid_type_str).
 _ROCE_V2 = "RoCE v2"
 _HARDWARE_ADDRESS_BYTES = 6
-#: Facts of a port: files of the kernel's.
-_OF_PORT = ("link_layer", "rate", "state")
 
 
 def _read(path: str) -> str:
@@ -84,22 +82,6 @@ def _ofNetwork(hardwareAddress: bytes) -> str:
             if ofIt:
                 return min(ofIt, key=lambda each: ":" in each)
     return ""
-
-
-def factsOf(adapter: str) -> str:
-    """
-    @return: what the kernel tells of an adapter, in words: its name, the driver, the model, the board, the
-        firmware, and of its port the kind of link, the rate and the state.
-    """
-    folder = f"{provider.ADAPTERS}/{adapter}"
-    try:
-        driver = os.path.basename(os.readlink(f"{folder}/device/driver"))
-    except OSError:
-        # One of software has none.
-        driver = ""
-    port = f"{folder}/ports/{_PORT}"
-    said = (driver, *(_read(f"{folder}/{name}") for name in ("hca_type", "board_id", "fw_ver", "node_type")))
-    return ", ".join(filter(None, (adapter, *said, *(_read(f"{port}/{name}") for name in _OF_PORT))))
 
 
 def addressOfAdapter(adapter: str) -> str:
