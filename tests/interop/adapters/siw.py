@@ -17,6 +17,8 @@ from tests.interop.lab.network import IPV4
 
 #: How often a client goes at once, and by bare TCP.
 LEAVES, HASTY = 50, 500
+#: What tc(8) has of a network that is as slow as from one continent to another, and loses nothing.
+DISTANCE = "delay 60ms limit 10000"
 
 
 class SIWMixin:
@@ -50,6 +52,21 @@ class SIWFileTests(SIWMixin, rxe.FileTests):
     """
     A file and its echo over C{sdp:}.
     """
+
+
+class SIWDistantFileTests(SIWFileTests):
+    """
+    The same over a distance, where TCP has much that its peer has not acknowledged when the adapter says that
+    it is sent: siw reads that once more if its request was not signalled, and the ring has other bytes then.
+    """
+
+    def setUp(self) -> None:
+        """
+        What the guest sends is late.
+        """
+        super().setUp()
+        self.guest.must(f"modprobe sch_netem; tc qdisc replace dev eth0 root netem {DISTANCE}")
+        self.addCleanup(self.guest.run, "tc qdisc del dev eth0 root")
 
 
 class SIWStreamsTests(SIWMixin, rxe.StreamsTests):
