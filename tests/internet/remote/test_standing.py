@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectError
 from twisted.internet.test.reactormixins import ReactorBuilder, TestTimeoutError
 
+from tests.contracts.pacing import Producer
 from tests.internet.carriers import SDP, Accepting, StreamContract
 from tests.internet.test_stream_suite import IB_REACTORS
 from tests.support import waiting
@@ -57,6 +58,22 @@ class HangTests(StreamContract, ReactorBuilder):
             "there: another process",
         ):
             self.assertIn(each, text)
+
+    def test_stopped(self) -> None:
+        """
+        So does a connection that is lost end the wait for a producer.
+        """
+
+        async def steps(reactor: Any) -> None:
+            _, client, server = await self.pair(reactor)
+            server.transport.pauseProducing()
+            producer = Producer(client.transport, 1000, 100_000)
+            producer.begin(False)
+            server.transport.abortConnection()
+            await producer.over(reactor, self)
+
+        error = self.assertRaises(self.failureException, self.drive, steps)
+        self.assertIn("stop", str(error))
 
     def test_unconnected(self) -> None:
         """

@@ -27,6 +27,7 @@ from tests.rdma.pair import EVERYTHING
 from tests.rdma.test_reactors import OF_ADAPTERS, Talker, streamTests
 from tests.sdp.test_contract import IB
 from tests.support.calls import requireReplaceable
+from tests.support.waiting import becomes
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import IB_PRIVATE_BYTES
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
@@ -584,6 +585,28 @@ class PacedMixin(EndMixin):
         this: Any = self
         this.host.isLate = True
         self.test_serverFirst()
+
+    def test_heard(self) -> None:
+        """
+        Each side knows that it has heard of the other: of a message, or, where that is silent, of a READ.
+        """
+        this: Any = self
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            windows = [end.transport.queuePair.path.window for end in (client, server)]
+            this.assertFalse(windows[0].isHeard)
+            for _ in range(SLOTS):
+                client.transport.write(b"message")
+            await server.heard(SLOTS)
+            await becomes(reactor, lambda: windows[0].isHeard)
+            this.assertTrue(windows[1].isHeard)
+            client.transport.loseConnection()
+            await client.lost
+            await server.lost
+            await port.stopListening()
+
+        self.drive(steps)
 
     def test_lends(self) -> None:
         """
