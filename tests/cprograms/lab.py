@@ -204,10 +204,12 @@ class _Running:
 
     def waitUntilReady(self, program: Program, port: int) -> None:
         # Nothing tells of another process's listening port or output but looking.
-        deadline = time.monotonic() + HANG_SECONDS
-        while time.monotonic() < deadline and self.process.poll() is None:
+        deadline = self.begun + HANG_SECONDS
+        while self.process.poll() is None:
             if self._isReady(program, port):
                 return
+            if time.monotonic() >= deadline and time.monotonic() >= (deadline := self._deadline()):
+                break
             select.select([], [], [], _LOOK_SECONDS)
         raise LabError(f"{self.name} is not ready: status {self.process.poll()}")
 
@@ -240,13 +242,16 @@ class _Running:
         return self.output.read().decode(errors="replace")
 
     def ended(self) -> int:
-        # It may look at its memory for all of it: a processor that others have is no hang.
-        refused = 0.0
-        while (left := self.begun + HANG_SECONDS + refused - time.monotonic()) > 0:
+        deadline = self.begun + HANG_SECONDS
+        while (left := deadline - time.monotonic()) > 0:
             with suppress(subprocess.TimeoutExpired):
                 return self.process.wait(left)
-            refused = max(map(denied, family(self.process.pid)))
+            deadline = self._deadline()
         raise LabError(f"{self.name} has not ended in {HANG_SECONDS:g} s: {self.said()}")
+
+    def _deadline(self) -> float:
+        # It may look at its memory for all of it: a processor that others have is no hang.
+        return self.begun + HANG_SECONDS + max(map(denied, family(self.process.pid)))
 
     def stop(self) -> None:
         # What it has started, as fio starts its jobs, would keep the address from all that come after it.

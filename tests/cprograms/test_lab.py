@@ -9,7 +9,9 @@ import select
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.cprograms.lab import Here
+from tests.cprograms import lab
+from tests.cprograms.lab import Here, LabError
+from tests.cprograms.programs import Program
 from tests.support.waiting import HANG_SECONDS, waitUntil
 
 
@@ -31,3 +33,20 @@ class HereTests(SynchronousTestCase):
         self.addCleanup(os.close, child)
         running.stop()
         self.assertEqual(select.select([child], [], [], HANG_SECONDS)[0], [child])
+
+    def test_readyLate(self) -> None:
+        """
+        A server that has waited for a processor is waited for as long as that, too; one that has not is not.
+        """
+        folder = self.mktemp()
+        os.mkdir(folder)
+        program = Program("late", "", "", "", "", ready="ready")
+        command = "sh", "-c", "sleep 0.2; echo ready; exec sleep 600"
+        running = Here("shm0", "", tool=("sh", "-c", 'shift 3; exec "$@"', "sh")).start(command, folder)
+        self.addCleanup(running.stop)
+        self.patch(lab, "HANG_SECONDS", 0.0)
+        self.patch(lab, "denied", lambda pid: 0.0)
+        error = self.assertRaises(LabError, running.waitUntilReady, program, 0)
+        self.assertEqual(str(error), "sh is not ready: status None")
+        self.patch(lab, "denied", lambda pid: HANG_SECONDS)
+        running.waitUntilReady(program, 0)
