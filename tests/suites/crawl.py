@@ -1,11 +1,12 @@
 """
 Crawl local pages with Scrapy from PyPI over TCP and over SDP, by turns, and compare the CPU time.
 
-    python -m tests.suites.crawl [--rounds 5] [--pages 1500] [--environment DIRECTORY]
+    python -m tests.suites.crawl [--rounds 5] [--pages 1500] [--looks 1] [--environment DIRECTORY]
 
 Spider and web server are in two processes: both on asyncio's reactor (C{tcp}), both on C{ib-asyncio}, of
 which Scrapy learns by its setting C{TWISTED_REACTOR} (C{sdp}), or both started by C{ib-run} (C{ib-run}).
-During each crawl C{ib-ss} says what carries it.  A table has the medians of user and system time, seconds, of
+During each crawl C{ib-ss} says what carries it, as often as C{--looks} asks; the server keeps the last page
+back until then.  A table has the medians of user and system time, seconds, of
 each process while it crawls, and of both with their start (C{all}).  The exit status is 0 if all pages came
 each time, by what was to carry them, and C{ib-run} takes no more of C{all} than C{tcp}; 77 if Scrapy cannot
 be installed, with the reason.
@@ -19,7 +20,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from statistics import median
@@ -43,8 +44,9 @@ LINKS = 10
 PAGE_BYTES = 4096
 #: How many requests, so connections, there are at a time: Scrapy's default.
 CONCURRENT = 16
-#: How long one process may take, seconds.
+#: How long one process may take, seconds, and how much longer for each look at it.
 PROCESS_SECONDS = 300
+LOOK_SECONDS = 6
 
 
 class Failed(Exception):
@@ -68,6 +70,36 @@ def say(**what: object) -> None:
     print(json.dumps(what), flush=True)
 
 
+class Held:
+    """
+    The last page, which a crawl that is looked at does not get: it would be over.
+    """
+
+    def __init__(self, pages: int) -> None:
+        self._last = pages - 1
+        self._isSeen = False
+        self._answers: list[Callable[[], None]] = []
+
+    def holds(self, page: int, answer: Callable[[], None]) -> bool:
+        """
+        @param answer: Answers it later.
+        @return: whether that is to be waited for.
+        """
+        # Without the first there is no crawl to look at.
+        if page != self._last or page == 0 or self._isSeen:
+            return False
+        self._answers.append(answer)
+        return True
+
+    def release(self) -> None:
+        """
+        It has been looked at.
+        """
+        self._isSeen = True
+        while self._answers:
+            self._answers.pop()()
+
+
 def serve(carrier: str, pages: int) -> None:
     """
     Serve pages until standard input ends.
@@ -81,20 +113,31 @@ def serve(carrier: str, pages: int) -> None:
     from twisted.internet.protocol import Protocol
     from twisted.internet.stdio import StandardIO
     from twisted.web.resource import Resource
-    from twisted.web.server import Site
+    from twisted.web.server import NOT_DONE_YET, Site
 
     reactor: Any = installed
+    held = Held(pages)
 
     class Page(Resource):
         isLeaf = True
 
-        def render_GET(self, request: Any) -> bytes:
-            first = int(request.path[1:]) * LINKS + 1
+        def render_GET(self, request: Any) -> Any:
+            number = int(request.path[1:])
+            first = number * LINKS + 1
             links = "".join(f'<a href="/{n}">{n}</a>' for n in range(first, first + LINKS) if n < pages)
             request.setHeader(b"content-type", b"text/html")
-            return f"<html><body>{links}{'x' * PAGE_BYTES}</body></html>".encode()
+            page = f"<html><body>{links}{'x' * PAGE_BYTES}</body></html>".encode()
+
+            def answer() -> None:
+                request.write(page)
+                request.finish()
+
+            return NOT_DONE_YET if held.holds(number, answer) else page
 
     class Parent(Protocol):
+        def dataReceived(self, data: bytes) -> None:
+            held.release()
+
         def connectionLost(self, reason: Any = None) -> None:
             reactor.stop()
 
@@ -158,21 +201,24 @@ class Crawls:
     Crawls in processes of an environment.
     """
 
-    def __init__(self, python: str, directory: Path, pages: int) -> None:
+    def __init__(self, python: str, directory: Path, pages: int, looks: int = 1) -> None:
         """
         @param python: that of the environment.
         @param directory: for logs and what processes leave.
+        @param looks: how often C{ib-ss} looks at each crawl.
         """
         self._python = python
         self._directory = directory
         self._pages = pages
+        self._looks = looks
         run = directory / "run"
         run.mkdir(mode=0o700)
         self._environment = {key: value for key, value in os.environ.items() if key not in CONFIGURING}
         self._environment.update(PYTHONPATH=str(ROOT), HOME=str(directory), TWISTED_IB_RUN_DIR=str(run))
 
     def _begin(self, log: IO[bytes], role: str, carrier: str, *words: object) -> subprocess.Popen[bytes]:
-        command = ["timeout", str(PROCESS_SECONDS), self._python, *(IB_RUN if carrier == "ib-run" else ())]
+        seconds = PROCESS_SECONDS + self._looks * LOOK_SECONDS
+        command = ["timeout", str(seconds), self._python, *(IB_RUN if carrier == "ib-run" else ())]
         command += ["-m", "tests.suites.crawl", role, carrier, "--pages", str(self._pages)]
         command += [str(each) for each in words]
         pipe = subprocess.PIPE
@@ -190,13 +236,17 @@ class Crawls:
                 serving = self._said(server, "port")
                 with self._begin(log, "--crawl", carrier, "--port", serving["port"]) as crawler:
                     self._said(crawler, "begun")
-                    ways = self._ways(serving["port"])
+                    assert server.stdin is not None
+                    seen = [self._ways(serving["port"]) for _ in range(self._looks)]
+                    server.stdin.write(b"seen\n")
+                    server.stdin.flush()
                     crawled = self._said(crawler, "pages")
-                assert server.stdin is not None
                 server.stdin.close()
                 served = self._said(server, "all")
-        if crawled["pages"] != self._pages or ways != CARRIERS[carrier]:
-            raise Failed(f"{carrier}: {crawled['pages']} pages of {self._pages}, carried by {ways or 'TCP'}")
+        others = [ways for ways in seen if ways != CARRIERS[carrier]]
+        if crawled["pages"] != self._pages or others:
+            ways = f"{others[0] or 'TCP'} in {len(others)} of {len(seen)} looks" if others else carrier
+            raise Failed(f"{carrier}: {crawled['pages']} pages of {self._pages}, carried by {ways}")
         return Cost(
             crawled["all"] - crawled["started"],
             served["all"] - serving["started"],
@@ -218,6 +268,8 @@ class Crawls:
             command, cwd=self._directory, env=self._environment, check=True, capture_output=True
         )
         rows: list[dict[str, Any]] = json.loads(said.stdout)
+        if empty := [row for row in rows if not row["rule"]]:
+            raise Failed(f"ib-ss knows no rule of {empty[0]}")
         return {row["provider"] for row in rows if (row["remote"] or "").endswith(f":{port}")}
 
 
@@ -271,7 +323,7 @@ def measure(options: argparse.Namespace, temporary: Path) -> int:
     if trouble := install(environment):
         print(f"skipped: Scrapy cannot be installed: {trouble}")
         return SKIPPED
-    crawls = Crawls(str(environment / "bin" / "python"), temporary, options.pages)
+    crawls = Crawls(str(environment / "bin" / "python"), temporary, options.pages, options.looks)
     costs: dict[str, list[Cost]] = {carrier: [] for carrier in CARRIERS}
     try:
         for number in range(options.rounds + 1):
@@ -297,6 +349,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.suites.crawl")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--pages", type=int, default=1500)
+    parser.add_argument("--looks", type=int, default=1, help="of ib-ss at each crawl (1)")
     parser.add_argument("--environment", type=Path, help="a virtual environment to keep and use again")
     for role in ("--serve", "--crawl", "--port"):
         parser.add_argument(role, help=argparse.SUPPRESS)

@@ -478,6 +478,26 @@ class CrawlTests(SynchronousTestCase):
             self.assertEqual(crawl.report(costs), 1)
 
 
+class HeldTests(SynchronousTestCase):
+    """
+    A crawl that C{ib-ss} looks at goes on until it has looked.
+    """
+
+    def test_last(self) -> None:
+        """
+        The last page is answered once that is so, and at once later; others, and a page that is the only one,
+        never wait.
+        """
+        held, answered = crawl.Held(3), []
+        self.assertEqual([held.holds(page, lambda: None) for page in range(2)], [False] * 2)
+        self.assertTrue(held.holds(2, lambda: answered.append(2)))
+        self.assertEqual(answered, [])
+        held.release()
+        self.assertEqual(answered, [2])
+        self.assertFalse(held.holds(2, lambda: answered.append(2)))
+        self.assertFalse(crawl.Held(1).holds(0, lambda: None))
+
+
 class SynapseTests(SynchronousTestCase):
     """
     Synapse and its worker, where they are not.

@@ -84,6 +84,39 @@ waits = [True]
 sys.addaudithook(audit)
 print(socket.create_server(("127.0.0.1", 0)).sdp is not None)
 """
+#: A program that looks at all attributes of its objects, as gradio does, before and after SDP was loaded.
+_LOOKS = """
+import abc, asyncio, socket, typing
+class Shown(abc.ABC): pass
+class Generic(typing.Generic[typing.TypeVar("T")]): pass
+class Protocol(typing.Protocol): pass
+class Own(Protocol): pass
+class Transport(asyncio.Transport): pass
+def look():
+    return [[name for name in dir(type(each)) if not hasattr(each, name)] for each in made]
+made = Shown(), Generic(), Own(), Transport()
+before = look()
+print(socket.create_server(("127.0.0.1", 0)).sdp is not None)
+asyncio.new_event_loop().close()
+print(look() == before or look())
+"""
+#: A program that has no descriptors, or no memory, left when it first listens, and then a loop of asyncio.
+_EXHAUSTED = """
+import asyncio, errno, os, socket, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("twisted_ib.blocking.socket", "twisted_ib.aio"):
+            word = sys.argv[1]
+            raise MemoryError if word == "memory" else OSError(getattr(errno, word), word)
+sys.meta_path.insert(0, Finder())
+try:
+    server = socket.create_server(("127.0.0.1", 0))
+except OSError as error:
+    print("raised", error)
+else:
+    client = socket.create_connection(server.getsockname())
+    print(type(asyncio.new_event_loop()).__module__)
+"""
 #: A program beside which there is a module of its own by a name that Twisted imports.
 _SHADOWED = """
 import asyncio, constantly, socket
@@ -164,3 +197,31 @@ class LoadingTests(RunTestCase):
         self.assertEqual(process.returncode, 0)
         self.assertIn(f"ib-run: {counts}; SDP: cannot be loaded: ImportError: ", complaints)
         self.assertIn("constantly", complaints)
+
+    def test_classes(self) -> None:
+        """
+        Classes of the standard library are as before, whatever is derived from them: a program that looks at
+        all attributes of its own objects finds those that it has.
+        """
+        said, complaints = self.running("-q", "-c", _LOOKS).communicate(timeout=HANG_SECONDS)
+        self.assertEqual(said, "True\nTrue\n", complaints)
+
+    def test_exhausted(self) -> None:
+        """
+        A process that has no descriptor or memory left to import SDP goes on over TCP, and says so.
+        """
+        for what, word in (("EMFILE", "OSError"), ("memory", "MemoryError")):
+            process = self.running("-q", "--summary", "-c", _EXHAUSTED, what)
+            said, complaints = process.communicate(timeout=HANG_SECONDS)
+            self.assertEqual(said, "asyncio.unix_events\n", complaints)
+            self.assertIn(
+                "0 of 1 connection went over SDP; 1 over TCP: 1 as SDP could not be loaded", complaints
+            )
+            self.assertIn(f"SDP: cannot be loaded: {word}: ", complaints)
+
+    def test_raised(self) -> None:
+        """
+        An error that is none of the import is the program's, as that of a handler of signals.
+        """
+        said, complaints = self.running("-q", "-c", _EXHAUSTED, "ETIMEDOUT").communicate(timeout=HANG_SECONDS)
+        self.assertEqual(said, "raised [Errno 110] ETIMEDOUT\n", complaints)

@@ -35,6 +35,8 @@ _DEVICES = "twisted_ib.hca.device.device"
 _PLAIN = ("ssl", "asyncio", "twisted", "twisted_ib")
 #: The finders before the program has changed them.
 _first: list[Any] = [*sys.meta_path]
+#: Modules of the standard library whose classes others are derived from that implement interfaces.
+_BASES = ("abc", "asyncio.transports", "typing")
 #: What a name stands for that its module has no more.
 ABSENT = object()
 
@@ -256,6 +258,26 @@ def specBeside(own: object, name: str, path: Path, target: ModuleType | None = N
     return None
 
 
+def restoreClasses() -> None:
+    """
+    Classes of the standard library from which Twisted derives some of its own (C{abc.ABC}) are as they were.
+
+    Where an interface is declared of a class, zope.interface gives each of its bases a C{__provides__}, which
+    C{dir} lists and no object has: a program that looks at all attributes of its own objects fails.  What is
+    declared of a base it still knows, and does not do so again.
+    """
+    from zope.interface.declarations import Implements, implementedBy
+
+    implementing: list[Any] = [implementedBy(object)]
+    for each in implementing:
+        # Beside classes' specifications there are those of what classes provide themselves.
+        if isinstance(each, Implements):
+            implementing += each.dependents
+            kind: Any = each.inherit
+            if isinstance(kind, type) and kind.__module__ in _BASES and "__provides__" in vars(kind):
+                del kind.__provides__
+
+
 def isOurs(value: object) -> bool:
     """
     @return: whether something is of this package.
@@ -287,6 +309,8 @@ class quickly:
         # They have imported it.
         from twisted_ib.drive.process import life, objects
 
+        if "zope.interface.declarations" in sys.modules:
+            restoreClasses()
         objects.settle()
         if self._isEnabled:
             gc.enable()

@@ -9,6 +9,7 @@ there is one of either, blocking sockets that connect or listen stay with the ke
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -70,6 +71,18 @@ _plainQueues: dict[object, type] = {}
 counted: list[Mapping[tuple[str, str, str], int]] = []
 #: Why nothing can be loaded that carries connections, once that has failed.
 unloadable: list[str] = []
+#: Errors of an import that has failed, those of the operating system with these numbers.
+_UNLOADABLE = (
+    AttributeError,
+    ImportError,
+    MemoryError,
+    NameError,
+    OSError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+_UNREADABLE = (errno.EACCES, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 #: What the end of a run says besides, by what it is about.
 notes: dict[str, str] = {}
 
@@ -409,8 +422,9 @@ def note(name: str, text: str) -> None:
 
 def attempt(load: Callable[[], _Loaded]) -> _Loaded | None:
     """
-    Load what carries connections.  Where that fails, since the installation is damaged, or the folder of the
-    program has a module of a name that Twisted or attrs imports, the program goes on over TCP.
+    Load what carries connections.  Where that fails, since the installation is damaged, the process has no
+    descriptor or memory left, or the folder of the program has a module of a name that Twisted or attrs
+    imports, the program goes on over TCP.
 
     @param load: imports it.
     @return: what it returns; L{None} if it has failed, now or before.
@@ -420,7 +434,10 @@ def attempt(load: Callable[[], _Loaded]) -> _Loaded | None:
     try:
         return load()
     # An import may fail so; a signal's handler of the program's raises other ones.
-    except (AttributeError, ImportError, NameError, SyntaxError, TypeError, ValueError) as e:
+    except _UNLOADABLE as e:
+        if isinstance(e, OSError) and e.errno not in _UNREADABLE:
+            # That of a handler.
+            raise
         unloadable.append(f"{type(e).__name__}: {e}")
         note("SDP", f"cannot be loaded: {unloadable[0]}")
         return None
