@@ -114,7 +114,9 @@ class GivenTests(ServingTestCase):
         self.play(scenario())
         # One of the server's for each stream that gave way.
         self.assertEqual(reason.outcomes.pop(("sdp", "", "")), len(uses))
-        self.assertEqual(reason.outcomes["tcp", "socket", ""], len(uses))
+        # Once each, and the server's ends of both.
+        wanted = {("tcp", "socket", ""): len(uses), ("tcp", "client", ""): 2 * len(uses)}
+        self.assertEqual(reason.outcomes, wanted)
 
     def test_ends(self) -> None:
         """

@@ -90,6 +90,25 @@ kept.sendall(b"x")
 # Collected with the interpreter's own last things.
 sys.kept, sys.listener = kept, listener
 """
+#: A program that sends what finalizers are for, which the interpreter calls at its very end.
+_FINALIZED = """
+import os, sys
+os.sched_getaffinity = {0: {0, 1}}.get
+from twisted_ib import socket
+class Polite:
+    def __init__(self, how):
+        self.connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+        assert self.connection.sdp is not None
+        self.connection.sendall(b"hello ")
+        if how == "cycle":
+            self.me = self
+    def __del__(self):
+        self.connection.sendall(b"bye")
+        self.connection.close()
+kept = [Polite(how) for how in ("plain", "cycle")]
+def function():
+    return kept
+"""
 #: A program that has no reactor.
 _PRIVATE = """
 import sys, threading
@@ -678,6 +697,25 @@ class LoopTests(BlockingTestCase):
             text=True,
         )
         self.assertEqual((found.stdout, found.stderr, found.returncode), ("done\n", "", 0))
+
+    def test_finalized(self) -> None:
+        """
+        A finalizer (C{__del__}) that the interpreter calls at its very end sends and closes, as over TCP.
+        """
+        listener = self.server()
+        command = [sys.executable, "-c", _FINALIZED, str(listener.getsockname()[1])]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        ended = self.inThread(
+            lambda: run(command, env=environment, timeout=HANG_SECONDS, capture_output=True, text=True)
+        )
+        for _ in range(2):
+            connection, _ = listener.accept()
+            self.assertIsNotNone(connection.sdp)
+            self.assertEqual(exactly(connection, 9), b"hello bye")
+            self.assertEqual(connection.recv(1), b"")
+            connection.close()
+        found = ended.result(HANG_SECONDS)
+        self.assertEqual((found.returncode, found.stderr), (0, ""))
 
     def test_making(self) -> None:
         """

@@ -8,6 +8,7 @@ descriptor.
 from __future__ import annotations
 
 import _pyio  # type: ignore[import-not-found]
+import _socket
 import builtins
 import errno
 import fcntl
@@ -19,8 +20,9 @@ import sys
 import termios
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from operator import index
 from stat import S_ISFIFO
-from threading import get_ident
+from threading import active_count, get_ident
 from types import FrameType, FunctionType
 from typing import Any, Final
 
@@ -34,10 +36,14 @@ from twisted_ib.blocking.descriptors import (
     offloaded,
     partOf,
 )
-from twisted_ib.drive.process import life, objects
+from twisted_ib.blocking.loop import BlockingLoop, forget, madeLoop, own
+from twisted_ib.drive.process import hasFinalizer, life, objects
+from twisted_ib.hca.host.libc import forgetWatches
+from twisted_ib.hca.host.search import closeWithin
 
 _read, _write, _readv, _writev = os.read, os.write, os.readv, os.writev
 _sendfile, _close, _splice = os.sendfile, os.close, getattr(os, "splice", None)
+_closeRange = os.closerange
 _setBlocking, _fcntl = os.set_blocking, fcntl.fcntl
 _open, _ioctl = io.open, fcntl.ioctl
 #: The most octets that one C{splice} moves: the size of a pipe (pipe(7)).
@@ -352,12 +358,59 @@ def close(fd: int) -> None:
     """
     See C{os.close}.
     """
-    if not connected and fd.__class__ is int and fd not in known:
+    if not connected and fd.__class__ is int and fd not in known and fd not in own:
         # No connection, nor a listener of this number: duplicates of one have nothing to say.
         return _close(fd)
+    if fd in own:
+        # One that closes all there are, one by one.
+        _sweep(0, sys.maxsize)
     with leaving(fd):
         _close(fd)
     return None
+
+
+def closeRange(fd_low: int, fd_high: int, /) -> None:
+    """
+    See C{os.closerange}.
+    """
+    if not own:
+        return _closeRange(fd_low, fd_high)
+    low, high = index(fd_low), index(fd_high)
+    _sweep(low, high)
+    for descriptor in sorted({*known, *offloaded}):
+        # Where the loop goes on.
+        if low <= descriptor < high:
+            with suppress(OSError):
+                close(descriptor)
+    return _closeRange(low, high)
+
+
+def _sweep(low: int, high: int) -> None:
+    # The program closes descriptors that are none of its own, as a daemon does that begins: if the loop's is
+    # among them the loop ends, with all that it carries.
+    loop = madeLoop()
+    if loop is None or loop.closed or not low <= loop.reactor.descriptor < high:
+        return
+    swept = []
+    for descriptor, skt in list(offloaded.items()):
+        part = skt.sdp
+        if low <= descriptor < high:
+            swept.append(skt)
+        elif part is not None:
+            # What is left: TCP's alone, or cut off.
+            if part.listens:
+                skt.useTCP()
+            else:
+                with loop:
+                    part.close(True)
+    loop.close()
+    forget()
+    for skt in swept:
+        # The program is about to close its descriptor: not what has the number later, as the next loop may.
+        _socket.socket.detach(skt)
+    # Those that outlive it.
+    forgetWatches()
+    closeWithin(low, high)
 
 
 def executing(plain: Any) -> Callable[..., None]:
@@ -423,8 +476,43 @@ def _give(given: Collection[int], inherits: bool) -> None:
             skt.useTCP()
 
 
+class _Last:
+    # Closes a loop when it is collected: what is made last is finalized after the program's.
+
+    def __init__(self, loop: BlockingLoop) -> None:
+        self._loop = loop
+
+    def __del__(self) -> None:
+        # If something has kept this too long, the interpreter has taken apart what is needed: the peers see
+        # that the process has gone.
+        with suppress(Exception):
+            self._loop.close(True)
+
+
+def _isUsedLast(loop: BlockingLoop) -> bool:
+    # Whether a finalizer of the program (C{__del__}), which the interpreter calls after this, may send: a
+    # connection stands.  Beside another thread, which is ended wherever it is, there is no more to be done.
+    if loop.forked or loop.closed or active_count() > 1:
+        return False
+    if not any(each.sockets for each in loop.connections()):
+        return False
+    # Files and generators have one of C.
+    kinds = {kind for kind in set(map(type, objects.made())) if hasFinalizer(kind)}
+    return any(isinstance(getattr(kind, "__del__", None), FunctionType) for kind in kinds)
+
+
+def _end() -> None:
+    flushAll()
+    loop = madeLoop()
+    if loop is not None and _isUsedLast(loop):
+        with loop:
+            loop.closeOrphans()
+            loop.drain()
+            loop.last = _Last(loop)
+
+
 # Before the loop's own.
-life.atEnd(__name__, flushAll)
+life.atEnd(__name__, _end)
 #: Of what owner: the name, and what stands for it.
 CALLS: tuple[tuple[Any, str, Any], ...] = (
     *((os, name, call) for name, call in (("splice", splice),) if hasattr(os, name)),
@@ -434,6 +522,7 @@ CALLS: tuple[tuple[Any, str, Any], ...] = (
     (os, "writev", writev),
     (os, "sendfile", sendfile),
     (os, "close", close),
+    (os, "closerange", closeRange),
     (io, "open", open),
     (builtins, "open", open),
     (os, "set_blocking", setBlocking),

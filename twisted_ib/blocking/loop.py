@@ -73,6 +73,7 @@ class BlockingLoop:
     @ivar idling: Whether nobody drives the devices, nor need: then nobody is the C{owner}.
     @ivar atOnce: Waits that were over at once; C{servedAt}: the time after the last that served devices.
     @ivar interrupts: Handlers of signals that wait until the lock is free.
+    @ivar last: Closes it once the program's finalizers were called; L{None} if the process's end does.
     """
 
     def __init__(self) -> None:
@@ -96,6 +97,7 @@ class BlockingLoop:
         self.followers: list[Waiter] = []
         self._deputy: Waiter | None = None
         self._others = Others()
+        self.last: object = None
 
     def __enter__(self) -> None:
         if not self.lock.acquire(False):
@@ -104,7 +106,7 @@ class BlockingLoop:
             if self.owner != get_ident():
                 self.own()
             if self.orphans and not self.isWithin():
-                self._closeOrphans()
+                self.closeOrphans()
         except BaseException:
             # Nobody leaves what was not entered.
             self.__exit__()
@@ -142,7 +144,10 @@ class BlockingLoop:
             self.reactor._askAt = 0.0
             self.disturb()
 
-    def _closeOrphans(self) -> None:
+    def closeOrphans(self) -> None:
+        """
+        Close what L{abandon} was given.
+        """
         while self.orphans:
             self.orphans.popleft()()
 
@@ -289,7 +294,7 @@ class BlockingLoop:
             while True:
                 limit = None if deadline is None else max(0.0, deadline - monotonic())
                 if self.orphans:
-                    self._closeOrphans()
+                    self.closeOrphans()
                 self.reactor.kernelFound = None
                 self.turn(limit, kernel)
                 woken = tell(self.followers) if self.followers else 0
@@ -459,11 +464,9 @@ class BlockingLoop:
         if self.forked:
             return
         with self:
-            self._closeOrphans()
+            self.closeOrphans()
             self._closeConnections()
-            end = monotonic() + DRAIN_SECONDS
-            while self._isUnsent() and monotonic() < end:
-                self.turn(end - monotonic(), None)
+            self.drain()
             letAllGo(self)
             self.reactor.fireSystemEvent("shutdown")
             self.reactor.closePorts()
@@ -475,7 +478,17 @@ class BlockingLoop:
                 self.lock.acquire()
                 handlers.protect(None)
             else:
+                # Without descriptors there are no turns: of what is left nothing is closed again.
+                self.inside = True
                 self.reactor.dispose()
+
+    def drain(self) -> None:
+        """
+        Send what was written.
+        """
+        end = monotonic() + DRAIN_SECONDS
+        while self._isUnsent() and monotonic() < end:
+            self.turn(end - monotonic(), None)
 
     def leave(self) -> None:
         """
@@ -491,11 +504,17 @@ class BlockingLoop:
             if each.thread == get_ident():
                 each.leave()
 
-    def _closeConnections(self) -> None:
-        # As a kernel closes the sockets of a process: their peers get an end of stream, no reset.
+    def connections(self) -> list[Connection]:
+        """
+        Return those that stand.
+        """
         users = [user for channel in channelsOf(self.reactor) for user in channel.users]
         protocols: list[Connection | None] = [getattr(user, "protocol", None) for user in users]
-        connections = [each for each in protocols if each is not None]
+        return [each for each in protocols if each is not None]
+
+    def _closeConnections(self) -> None:
+        # As a kernel closes the sockets of a process: their peers get an end of stream, no reset.
+        connections = self.connections()
         found = elsewhere(connections)
         for each in connections:
             # Cut off is what another process has too, and bytes that others read or wrote.
@@ -512,6 +531,8 @@ class BlockingLoop:
 
 _loop: BlockingLoop | None = None
 _making = RLock()
+#: The descriptor of the loop's own, while there is one.
+own: Final[set[int]] = set()
 
 
 def madeLoop() -> BlockingLoop | None:
@@ -541,6 +562,7 @@ def _make() -> BlockingLoop:
                 handlers.protect(earlier.lock)
                 return earlier
             _loop = made
+            own.add(made.reactor.descriptor)
         return _loop
 
 
@@ -549,6 +571,7 @@ def _forked() -> None:
     global _loop, _making
     _making = RLock()
     handlers.forked()
+    own.clear()
     if _loop is not None:
         loop, _loop = _loop, None
         loop.forked = True
@@ -557,8 +580,17 @@ def _forked() -> None:
         letAllGo(loop)
 
 
+def forget() -> None:
+    """
+    The loop is closed, and not the last one: what needs one makes another.
+    """
+    global _loop
+    _loop = None
+    own.clear()
+
+
 def _end() -> None:
-    if _loop is not None:
+    if _loop is not None and _loop.last is None:
         _loop.close(True)
 
 

@@ -217,6 +217,40 @@ else:
     mine, _ = listener.accept()
     print(mine.sdp is not None, b"".join(iter(lambda: mine.recv(99), b"")), child.wait())
 """
+#: A process that closes all descriptors once it has used SDP, at once or one by one, and goes on.
+_SWEEPS = """
+import gc, os, socket, sys
+def pair():
+    server = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(server.getsockname())
+    accepted, _ = server.accept()
+    client.sendall(b"octet"[:1])
+    return accepted.recv(9) == b"o" and accepted.sdp is not None, server, client, accepted
+first = pair()
+if sys.argv[1] == "range":
+    os.closerange(3, 4096)
+else:
+    for number in range(3, 4096):
+        try:
+            os.close(number)
+        except OSError:
+            pass
+# Of the same numbers.
+files = [open(os.devnull) for _ in range(40)]
+second = pair()
+print(first[0], second[0])
+try:
+    first[3].recv(1)
+except OSError as error:
+    print(error.strerror)
+del first
+gc.collect()
+second[2].sendall(b"more")
+# As over TCP, the first socket, whose descriptor was closed by itself, closes what has its number now.
+gone = sum(not os.path.exists(f"/proc/self/fd/{each.fileno()}") for each in files)
+print(second[3].recv(9), gone <= 1, flush=True)
+os._exit(0)
+"""
 #: Processes that end amid a turn of a loop, or become others.
 _ENDS_AT_ONCE = """
 import asyncio, os, subprocess, sys
@@ -851,6 +885,16 @@ class KindTests(LoopsTestCase):
         """
         said, complaints = self.running("-q", "-c", _ENDS).communicate(timeout=HANG_SECONDS)
         self.assertEqual(said, "True b'endoctets' 0\n", complaints)
+
+    def test_sweeps(self) -> None:
+        """
+        A program may close all descriptors but the standard ones, as daemons do when they begin: what it had
+        is closed, nothing of that closes what has the numbers later, and new sockets go over SDP.
+        """
+        for how in ("range", "each"):
+            said, complaints = self.running("-q", "-c", _SWEEPS, how).communicate(timeout=HANG_SECONDS)
+            words = "True True\nBad file descriptor\nb'more' True\n"
+            self.assertEqual((said, complaints), (words, ""), how)
 
     def test_endsAtOnce(self) -> None:
         """

@@ -386,15 +386,22 @@ def endInotify(fd: int) -> None:
     _spare.append(fd)
 
 
-def _forgetWatches() -> None:
-    # The open files are the parent's.
+def forgetWatches() -> None:
+    """
+    Close those descriptors of L{inotify} that wait for their next use.
+    """
     for fd in _spare:
         os.close(fd)
     _spare.clear()
+
+
+def _forked() -> None:
+    # The open files are the parent's.
+    forgetWatches()
     _watches.clear()
 
 
-life.atFork(__name__, inChild=_forgetWatches)
+life.atFork(__name__, inChild=_forked)
 
 
 def addSeals(fd: int, seals: int) -> None:

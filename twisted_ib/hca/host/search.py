@@ -397,5 +397,18 @@ def shared(found: list[Entry]) -> list[Entry]:
 
 #: All of this process.
 searches: weakref.WeakSet[Search] = weakref.WeakSet()
+
+
+def closeWithin(low: int, high: int) -> None:
+    """
+    Close those whose descriptors the program is about to close.
+
+    @param low: The first; C{high}: the one behind the last.
+    """
+    for search in tuple(searches):
+        if any(low <= directory.fd < high for directory in search._directories):
+            search.close()
+
+
 # A child's copy of a listening socket would accept connections into its backlog after the parent's death.
 life.atFork(__name__, inChild=forEach(searches, lambda search: search._closeDescriptors()))

@@ -263,8 +263,8 @@ def restoreClasses() -> None:
     Classes of the standard library from which Twisted derives some of its own (C{abc.ABC}) are as they were.
 
     Where an interface is declared of a class, zope.interface gives each of its bases a C{__provides__}, which
-    C{dir} lists and no object has: a program that looks at all attributes of its own objects fails.  What is
-    declared of a base it still knows, and does not do so again.
+    C{dir} lists and no object has: a program that looks at all attributes of its own objects fails.  It still
+    knows the declarations of a base, and does not do so again.
     """
     from zope.interface.declarations import Implements, implementedBy
 
