@@ -275,7 +275,7 @@ def restoreClasses() -> None:
             implementing += each.dependents
             kind: Any = each.inherit
             if isinstance(kind, type) and kind.__module__ in _BASES and "__provides__" in vars(kind):
-                del kind.__provides__
+                del kind.__provides__  # type: ignore[attr-defined]
 
 
 def isOurs(value: object) -> bool:
