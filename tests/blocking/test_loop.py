@@ -95,6 +95,8 @@ _FINALIZED = """
 import os, sys
 os.sched_getaffinity = {0: {0, 1}}.get
 from twisted_ib import socket
+from twisted_ib.blocking import loop
+from twisted_ib.internet.readers import channelsOf
 class Polite:
     def __init__(self, how):
         self.connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
@@ -103,6 +105,8 @@ class Polite:
         if how == "cycle":
             self.me = self
     def __del__(self):
+        # As ib-ss asks, who may do so then.
+        assert channelsOf(loop._loop.reactor)[0].device.describeSockets()
         self.connection.sendall(b"bye")
         self.connection.close()
 kept = [Polite(how) for how in ("plain", "cycle")]

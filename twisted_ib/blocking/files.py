@@ -494,7 +494,9 @@ def _isUsedLast(loop: BlockingLoop) -> bool:
     # connection stands.  Beside another thread, which is ended wherever it is, there is no more to be done.
     if loop.forked or loop.closed or active_count() > 1:
         return False
-    if not any(each.sockets for each in loop.connections()):
+    streams = [each.stream for each in loop.connections() if each.sockets]
+    # Peers of shared memory alone see in any case that the process has gone.
+    if not streams or not all(each is not None and each.queuePair.path is not None for each in streams):
         return False
     # Files and generators have one of C.
     kinds = {kind for kind in set(map(type, objects.made())) if hasFinalizer(kind)}

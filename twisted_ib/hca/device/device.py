@@ -863,7 +863,9 @@ class Device(DeviceProgress):
 
 
 def _program() -> str:
-    return programName([sys.argv[0] or "python", *sys.argv[1:]])
+    # The interpreter, at its very end, has none.
+    name, *arguments = sys.argv or [""]
+    return programName([name or "python", *arguments])
 
 
 _devices: weakref.WeakSet[Device] = weakref.WeakSet()

@@ -37,6 +37,8 @@ _PLAIN = ("ssl", "asyncio", "twisted", "twisted_ib")
 _first: list[Any] = [*sys.meta_path]
 #: Modules of the standard library whose classes others are derived from that implement interfaces.
 _BASES = ("abc", "asyncio.transports", "typing")
+#: An attribute of such a class, as zope.interface makes it.
+_PROVIDED = "__provides__"
 #: What a name stands for that its module has no more.
 ABSENT = object()
 
@@ -274,8 +276,8 @@ def restoreClasses() -> None:
         if isinstance(each, Implements):
             implementing += each.dependents
             kind: Any = each.inherit
-            if isinstance(kind, type) and kind.__module__ in _BASES and "__provides__" in vars(kind):
-                del kind.__provides__  # type: ignore[attr-defined]
+            if isinstance(kind, type) and kind.__module__ in _BASES and _PROVIDED in vars(kind):
+                delattr(kind, _PROVIDED)
 
 
 def isOurs(value: object) -> bool:
