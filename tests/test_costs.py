@@ -646,16 +646,19 @@ class WorkRequestTests(VerbsTestCase):
         write()
         self.wait(one.cq)
         path = two.qp._core.path
-        receive()
         # No look at descriptors and timers comes between, as one does every now and then.
         for name in ("_ATTENTION", "_BUSY_ATTENTION"):
             self.patch(progress, name, float("inf"))
-        sent = self.count(send, take, partial(poll, one), partial(poll, two))
-        written = self.count(write, take, partial(poll, one))
-        self.assertEqual([(each.wr_id, each.status) for each in found], [(2, 0), (1, 0), (3, 0)])
+        sent, written = [], []
+        # A timer may be due in one of them, if this process has waited long for a processor.
+        for _ in range(3):
+            receive()
+            sent.append(self.count(send, take, partial(poll, one), partial(poll, two)))
+            written.append(self.count(write, take, partial(poll, one)))
+        self.assertEqual([(each.wr_id, each.status) for each in found], [(2, 0), (1, 0), (3, 0)] * 3)
         self.assertEqual(two.mr.read(len(DATA), 0), b"a" * len(DATA))
-        for counts, most in ((sent, self.send), (written, self.write)):
-            self.assertTrue(all(map(le, counts, most)), counts)
+        for rounds, most in ((sent, self.send), (written, self.write)):
+            self.assertTrue(all(map(le, map(min, *rounds), most)), rounds)
 
 
 class LoopbackWorkRequestTests(WorkRequestTests):
