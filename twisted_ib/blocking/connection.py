@@ -257,8 +257,7 @@ class Connection:
         if size | 0 < 0:
             raise ValueError("negative buffersize in recv")
         if self.isMarked and (timeout := self._timeoutNow(timeout)) is None and self.limits[0]:
-            # The waits that ask for the limit.
-            flags = index(flags) | _NOSIGNAL
+            flags = index(flags) | _NOSIGNAL  # The waits that ask for the limit.
         loop, data = self.loop, b""
         try:
             try:
