@@ -358,7 +358,7 @@ def close(fd: int) -> None:
     """
     See C{os.close}.
     """
-    if not connected and fd.__class__ is int and fd not in known and fd not in own:
+    if not connected and fd.__class__ is int and fd not in known:
         # No connection, nor a listener of this number: duplicates of one have nothing to say.
         return _close(fd)
     if fd in own:

@@ -21,7 +21,7 @@ from threading import RLock, active_count, get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Final, cast
 
-from twisted_ib.blocking.descriptors import elsewhere, isElsewhere, isUsed, letAllGo
+from twisted_ib.blocking.descriptors import elsewhere, isElsewhere, isUsed, known, letAllGo
 from twisted_ib.drive.process import life
 from twisted_ib.drive.turn import Found, Others
 from twisted_ib.drive.waiter import DrivingLock, LockQueue, NoLock, Waiter, handlers, tell
@@ -531,7 +531,7 @@ class BlockingLoop:
 
 _loop: BlockingLoop | None = None
 _making = RLock()
-#: The descriptor of the loop's own, while there is one.
+#: The descriptor of the loop's own, while there is one: L{known}, as it carries nothing.
 own: Final[set[int]] = set()
 
 
@@ -563,17 +563,18 @@ def _make() -> BlockingLoop:
                 return earlier
             _loop = made
             own.add(made.reactor.descriptor)
+            known[made.reactor.descriptor] = type(None)
         return _loop
 
 
 def _forked() -> None:
     # RDMA connections do not cross a fork (librdmacm/preload.c): the child begins with a loop of its own.
-    global _loop, _making
+    global _making
     _making = RLock()
     handlers.forked()
-    own.clear()
     if _loop is not None:
-        loop, _loop = _loop, None
+        loop = _loop
+        forget()
         loop.forked = True
         loop.idling.take()
         loop.leave()
@@ -586,7 +587,8 @@ def forget() -> None:
     """
     global _loop
     _loop = None
-    own.clear()
+    while own:
+        known.pop(own.pop(), None)
 
 
 def _end() -> None:

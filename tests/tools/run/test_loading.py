@@ -107,7 +107,9 @@ class Finder:
     def find_spec(self, name, path=None, target=None):
         if name in ("twisted_ib.blocking.socket", "twisted_ib.aio"):
             word = sys.argv[1]
-            raise MemoryError if word == "memory" else OSError(getattr(errno, word), word)
+            if hasattr(errno, word):
+                raise OSError(getattr(errno, word), word)
+            raise {"memory": MemoryError, "depth": RecursionError}[word]
 sys.meta_path.insert(0, Finder())
 try:
     server = socket.create_server(("127.0.0.1", 0))
@@ -210,7 +212,7 @@ class LoadingTests(RunTestCase):
         """
         A process that has no descriptor or memory left to import SDP goes on over TCP, and says so.
         """
-        for what, word in (("EMFILE", "OSError"), ("memory", "MemoryError")):
+        for what, word in (("EMFILE", "OSError"), ("memory", "MemoryError"), ("depth", "RecursionError")):
             process = self.running("-q", "--summary", "-c", _EXHAUSTED, what)
             said, complaints = process.communicate(timeout=HANG_SECONDS)
             self.assertEqual(said, "asyncio.unix_events\n", complaints)

@@ -78,6 +78,7 @@ _UNLOADABLE = (
     MemoryError,
     NameError,
     OSError,
+    RecursionError,
     SyntaxError,
     TypeError,
     ValueError,
