@@ -361,7 +361,7 @@ def close(fd: int) -> None:
     if not connected and fd.__class__ is int and fd not in known:
         # No connection, nor a listener of this number: duplicates of one have nothing to say.
         return _close(fd)
-    if fd in own:
+    if fd in own and (loop := madeLoop()) is not None and loop.reactor.descriptor == fd:
         # One that closes all there are, one by one.
         _sweep(0, sys.maxsize)
     with leaving(fd):
