@@ -330,6 +330,20 @@ class StateTests(OperationCase):
             said += [state(other), other.recv(1)]
         self.assertSame(said)
 
+    def test_listens(self) -> None:
+        """
+        TCP_INFO of a socket that listens says so, over SDP alone, too; what is no integer is no backlog.
+        """
+        self.rules("use sdp listen * *:*\n")
+        said: list[Any] = []
+        for module in (socket, offloading):
+            with module.socket() as server:
+                server.bind(("127.0.0.1", 0))
+                said.append([self.saying(server.listen, "1"), self.saying(server.listen, 1.0)])
+                server.listen(1)
+                said[-1].append(server.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1))
+        self.assertSame(said)
+
     def test_resets(self) -> None:
         """
         A reset is told once, by the call that meets it first: SO_ERROR, a receive or a send.

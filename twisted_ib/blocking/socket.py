@@ -59,6 +59,8 @@ _acceptPlain: Final[Callable[[kernel.socket], tuple[int, object]]] = vars(_Plain
 #: The options that limit the time of calls, and the time (struct timeval).
 _LIMITS: Final = (int(kernel.SO_RCVTIMEO), int(kernel.SO_SNDTIMEO))
 _TIMEVAL: Final = Struct("ll")
+#: linux/tcp_states.h
+_LISTEN: Final = 10
 _INET, _STREAM = int(kernel.AF_INET), int(kernel.SOCK_STREAM)
 _connectPlain: Final[Callable[[kernel.socket, Any], None]] = _socket.socket.connect
 _new: Final[Callable[[type[Any]], Any]] = _socket.socket.__new__
@@ -303,7 +305,7 @@ class socket(kernel.socket, metaclass=_Sockets):
         if self._connection() is not None:
             raise failure(errno.EINVAL)
         if self._sdp is None and self._switch(LISTEN) is not None:
-            self._listen(max(int(backlog), 0))
+            self._listen(max(index(backlog), 0))
             if isinstance(self.sdp, Listening) and self.sdp.alone:
                 return
         try:
@@ -575,8 +577,11 @@ class socket(kernel.socket, metaclass=_Sockets):
             if isinstance(self.sdp, Listening):
                 return 1
         found: Any = super().getsockopt(level, optname, *buflen)
-        isInfo = (level, optname) == (kernel.IPPROTO_TCP, kernel.TCP_INFO)
-        connection = self._connection() if isInfo else None
+        if (level, optname) != (kernel.IPPROTO_TCP, kernel.TCP_INFO):
+            return found
+        if isinstance(self.sdp, Listening):
+            return _infoOf(found, _LISTEN)
+        connection = self._connection()
         return found if connection is None else _infoOf(found, connection.state())
 
     # -- the end
