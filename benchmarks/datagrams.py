@@ -495,7 +495,8 @@ class Client:
         answer: Deferred[int] = Deferred()
 
         def take(data: bytes) -> None:
-            count, question = struct.unpack(">QQ", data)
+            # Others are of rows before.
+            count, question = struct.unpack(">QQ", data) if len(data) == 16 else (0, 0)
             if question == self._asked and not answer.called:
                 answer.callback(count)
 

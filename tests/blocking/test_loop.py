@@ -17,17 +17,27 @@ from typing import Any, cast
 
 from attrs import evolve
 from twisted.python import threadable
+from zope.interface import Interface
 
 from tests.blocking.case import LOOPBACK, BlockingTestCase
 from tests.support.calls import requireReplaceable
 from tests.support.descriptors import exactly
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import select, socket
+from twisted_ib.blocking import files
 from twisted_ib.blocking import loop as module
 from twisted_ib.drive import threads
 from twisted_ib.drive.turn import Turn
 from twisted_ib.drive.waiter import DrivingLock, LockQueue
+from twisted_ib.hca.base.interfaces import ISharedMemoryPath
 from twisted_ib.hca.device.registry import addDevice, removeDevice
+
+
+class INowhere(Interface):
+    """
+    No path provides it.
+    """
+
 
 #: A program that writes more than the medium holds, and ends; its argument is the port.
 _WRITER = """
@@ -701,6 +711,30 @@ class LoopTests(BlockingTestCase):
             text=True,
         )
         self.assertEqual((found.stdout, found.stderr, found.returncode), ("done\n", "", 0))
+
+    def test_lastClose(self) -> None:
+        """
+        The loop is left open for finalizers on shared memory alone, beside no other thread, if all that was
+        written has been sent, and if there is a finalizer.
+        """
+        pair = self.pair()
+        made = module.madeLoop()
+        assert made is not None
+
+        class Polite:
+            def __del__(self) -> None:
+                pass
+
+        self.patch(files, "active_count", lambda: 1)
+        self.assertFalse(files._isUsedLast(made))
+        polite = Polite()
+        self.assertTrue(files._isUsedLast(made))
+        self.patch(files, "ISharedMemoryPath", INowhere)
+        self.assertFalse(files._isUsedLast(made))
+        self.patch(files, "ISharedMemoryPath", ISharedMemoryPath)
+        self.patch(files, "active_count", lambda: 2)
+        self.assertFalse(files._isUsedLast(made))
+        del polite, pair
 
     def test_finalized(self) -> None:
         """

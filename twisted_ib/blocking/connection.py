@@ -45,7 +45,7 @@ _BRIEF_TURNS: Final = EPOLL_EVERY - 1
 _DONTWAIT: Final = int(kernel.MSG_DONTWAIT)
 _PEEK: Final = int(kernel.MSG_PEEK)
 _OOB, _TRUNC, _WAITALL = int(kernel.MSG_OOB), int(kernel.MSG_TRUNC), int(kernel.MSG_WAITALL)
-#: It changes nothing in recv(2).
+#: It changes nothing in recv(2).  Any flag leads to L{Connection._receiveBy}, whose waits know the limit.
 _NOSIGNAL: Final = int(kernel.MSG_NOSIGNAL)
 #: Flags that ask for another call.  A stream ignores the others, as TCP does (MSG_EOR, MSG_CONFIRM).
 _ERRQUEUE: Final = int(getattr(kernel, "MSG_ERRQUEUE", 0))
@@ -257,7 +257,7 @@ class Connection:
         if size | 0 < 0:
             raise ValueError("negative buffersize in recv")
         if self.isMarked and (timeout := self._timeoutNow(timeout)) is None and self.limits[0]:
-            flags = index(flags) | _NOSIGNAL  # The waits that ask for the limit.
+            flags = index(flags) | _NOSIGNAL
         loop, data = self.loop, b""
         try:
             try:

@@ -38,6 +38,7 @@ from twisted_ib.blocking.descriptors import (
 )
 from twisted_ib.blocking.loop import BlockingLoop, forget, madeLoop, own
 from twisted_ib.drive.process import hasFinalizer, life, objects
+from twisted_ib.hca.base.interfaces import ISharedMemoryPath
 from twisted_ib.hca.host.libc import forgetWatches
 from twisted_ib.hca.host.search import closeWithin
 
@@ -397,14 +398,16 @@ def _sweep(low: int, high: int) -> None:
         if low <= descriptor < high:
             swept.append(skt)
         elif part is not None:
-            # What is left: TCP's alone, or cut off.
+            # A listener outside of the range goes on over TCP; a connection is cut off.
             if part.listens:
                 skt.useTCP()
             else:
                 with loop:
                     part.close(True)
-    loop.close()
-    forget()
+    try:
+        loop.close()
+    finally:
+        forget()
     for skt in swept:
         # The program is about to close its descriptor: not what has the number later, as the next loop may.
         _socket.socket.detach(skt)
@@ -485,8 +488,10 @@ class _Last:
     def __del__(self) -> None:
         # If something has kept this too long, the interpreter has taken apart what is needed: the peers see
         # that the process has gone.
-        with suppress(Exception):
+        try:
             self._loop.close(True)
+        except Exception:
+            pass
 
 
 def _isUsedLast(loop: BlockingLoop) -> bool:
@@ -495,8 +500,9 @@ def _isUsedLast(loop: BlockingLoop) -> bool:
     if loop.forked or loop.closed or active_count() > 1:
         return False
     streams = [each.stream for each in loop.connections() if each.sockets]
-    # Peers of shared memory alone see in any case that the process has gone.
-    if not streams or not all(each is not None and each.queuePair.path is not None for each in streams):
+    paths = [each and each.queuePair.path for each in streams]
+    # Peers on shared memory, and no others, see in any case that the process has gone.
+    if not paths or not all(map(ISharedMemoryPath.providedBy, paths)):
         return False
     # Files and generators have one of C.
     kinds = {kind for kind in set(map(type, objects.made())) if hasFinalizer(kind)}
@@ -509,8 +515,10 @@ def _end() -> None:
     if loop is not None and _isUsedLast(loop):
         with loop:
             loop.closeOrphans()
-            loop.drain()
-            loop.last = _Last(loop)
+            loop.poll()
+            # Else a peer does not read: it is waited for once.
+            if not loop.isUnsent():
+                loop.last = _Last(loop)
 
 
 # Before the loop's own.

@@ -466,7 +466,9 @@ class BlockingLoop:
         with self:
             self.closeOrphans()
             self._closeConnections()
-            self.drain()
+            end = monotonic() + DRAIN_SECONDS
+            while self.isUnsent() and monotonic() < end:
+                self.turn(end - monotonic(), None)
             letAllGo(self)
             self.reactor.fireSystemEvent("shutdown")
             self.reactor.closePorts()
@@ -481,14 +483,6 @@ class BlockingLoop:
                 # Without descriptors there are no turns: of what is left nothing is closed again.
                 self.inside = True
                 self.reactor.dispose()
-
-    def drain(self) -> None:
-        """
-        Send what was written.
-        """
-        end = monotonic() + DRAIN_SECONDS
-        while self._isUnsent() and monotonic() < end:
-            self.turn(end - monotonic(), None)
 
     def leave(self) -> None:
         """
@@ -520,7 +514,10 @@ class BlockingLoop:
             # Cut off is what another process has too, and bytes that others read or wrote.
             each.close(isElsewhere(each, found) or isUsed(each))
 
-    def _isUnsent(self) -> bool:
+    def isUnsent(self) -> bool:
+        """
+        Return whether something that was written waits for a peer.
+        """
         return any(
             getattr(user, "buffer", None) is not None or getattr(user, "ending", False)
             for channel in channelsOf(self.reactor)

@@ -166,6 +166,8 @@ static void masking(const char *how)
     sigaction(SIGUSR1, NULL, &ignored);
     sigaction(SIGPIPE, &ignored, NULL);
     signal(SIGUSR2, SIG_IGN);
+    /* It is never blocked. */
+    signal(SIGSEGV, poll);
     IS(!masked(), isLed && strcmp(how, "before"));
     if (!strcmp(how, "sigaction"))
         sigaction(SIGUSR1, &action, NULL);

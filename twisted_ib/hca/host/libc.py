@@ -390,9 +390,10 @@ def forgetWatches() -> None:
     """
     Close those descriptors of L{inotify} that wait for their next use.
     """
-    for fd in _spare:
-        os.close(fd)
-    _spare.clear()
+    while _spare:
+        # A program that closes all there are may have been there before.
+        with suppress(OSError):
+            os.close(_spare.pop())
 
 
 def _forked() -> None:

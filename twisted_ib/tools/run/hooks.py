@@ -271,10 +271,13 @@ def restoreClasses() -> None:
     from zope.interface.declarations import Implements, implementedBy
 
     implementing: list[Any] = [implementedBy(object)]
+    seen = set(implementing)
     for each in implementing:
         # Beside classes' specifications there are those of what classes provide themselves.
         if isinstance(each, Implements):
-            implementing += each.dependents
+            found = set(each.dependents) - seen
+            seen |= found
+            implementing += found
             kind: Any = each.inherit
             if isinstance(kind, type) and kind.__module__ in _BASES and _PROVIDED in vars(kind):
                 delattr(kind, _PROVIDED)

@@ -35,7 +35,8 @@ needs a full fence, which an uncontended lock is.
 A sender may ring before it writes the record (C{alert}), so that a peer that sleeps wakes up meanwhile.  That
 one takes RUNG, which is its SLEEP, for a word of what comes: it stays awake and looks for a while.  If it has
 gone to sleep again by then, SLEEP is another, and the end of the batch rings once more.  Amid a batch of bulk
-it rings for what is already there, a window of it, or read: both sides then copy at the same time.
+a sender rings once a window of it is there unread, and a reader for the room that a sender waits for: both
+sides then copy at the same time.
 """
 
 from __future__ import annotations

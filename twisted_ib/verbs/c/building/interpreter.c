@@ -127,10 +127,20 @@ int twisted_ib_swap_slept(int slept)
     return before;
 }
 
+/* Signals that a thread brings upon itself. */
+static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
+
+static int is_own(int number)
+{
+    for (unsigned index = 0; index < sizeof own / sizeof *own; index++)
+        if (own[index] == number)
+            return 1;
+    return 0;
+}
+
 /* Block all signals but those that the thread brings upon itself: a blocked one of these would end the process. */
 void twisted_ib_block(sigset_t *program)
 {
-    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
     static volatile int isMade;
     static sigset_t all;
     sigset_t made;
@@ -164,7 +174,8 @@ void twisted_ib_look_for_handlers(void)
     if (twisted_ib_may_handle())
         return;
     for (int number = 1; number < NSIG; number++)
-        if (!sigaction(number, NULL, &action) && action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN)
+        if (!is_own(number) && !sigaction(number, NULL, &action) && action.sa_handler != SIG_DFL &&
+            action.sa_handler != SIG_IGN)
             twisted_ib_handles = 1;
 }
 

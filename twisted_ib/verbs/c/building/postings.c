@@ -76,7 +76,10 @@ static void twisted_ib_mask(sigset_t *program)
 
 static void twisted_ib_unmask(const sigset_t *program)
 {
-    /* A first handler that was set meanwhile: what is within has blocked signals, and has them open again. */
+    /*
+     * Not masked, if the program has its first handler since twisted_ib_mask(): calls within have then blocked signals,
+     * and opened them again, themselves.
+     */
     if (twisted_ib_masked) {
         twisted_ib_masked--;
         pthread_sigmask(SIG_SETMASK, program, NULL);

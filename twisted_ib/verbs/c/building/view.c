@@ -2,10 +2,10 @@
  * A library that is loaded in front of a program: it leads the paths of Linux's RDMA devices to a folder with
  * those of this package (TWISTED_IB_SYSFS), for the C library's functions that take a path.  And in a program that
  * is Python, a thread that waits for a lock of C, or for a thread's end, leaves Python's to the one that has it.
- * And it knows whether the program has ever set a signal's handler.
+ * And functions that set a signal's handler are seen, and do what they do.
  *
  * Programs look there for devices before they call libibverbs.  No path but those below is touched, and no
- * function does anything else than the C library's with another path.
+ * function of a path does anything else than the C library's with another one.
  */
 
 #define _GNU_SOURCE
@@ -245,6 +245,24 @@ int pthread_join(pthread_t thread, void **result)
  */
 volatile int twisted_ib_handles;
 
+typedef void (*handler)(int);
+
+/*
+ * Before the handler is there, as it may run at once, and after: the start of Python looks for handlers, and has none to
+ * be seen before.  Signals that a thread brings upon itself are never blocked, so theirs do not count.
+ */
+static void handled(int number, handler set)
+{
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
+
+    if (set == SIG_DFL || set == SIG_IGN || set == SIG_HOLD)
+        return;
+    for (unsigned index = 0; index < sizeof own / sizeof *own; index++)
+        if (own[index] == number)
+            return;
+    __atomic_store_n(&twisted_ib_handles, 1, __ATOMIC_SEQ_CST);
+}
+
 /* A signal's handler may set one: so these are found before. */
 #define SIGNALS(name, result, parameters) \
     static result(*real_##name) parameters; \
@@ -257,30 +275,28 @@ volatile int twisted_ib_handles;
     SIGNALS(name, int, (int, const struct sigaction *, struct sigaction *)) \
     int name(int number, const struct sigaction *action, struct sigaction *before) \
     { \
-        if (action != NULL) \
-            handled(action->sa_handler); \
+        handler set = action != NULL ? action->sa_handler : SIG_DFL; \
+        int result; \
+        handled(number, set); \
         if (real_##name == NULL) \
             find_##name(); \
-        return real_##name(number, action, before); \
+        result = real_##name(number, action, before); \
+        handled(number, set); \
+        return result; \
     }
-
-typedef void (*handler)(int);
 
 #define SIGNAL(name) \
     SIGNALS(name, handler, (int, handler)) \
     handler name(int number, handler action) \
     { \
-        handled(action); \
+        handler result; \
+        handled(number, action); \
         if (real_##name == NULL) \
             find_##name(); \
-        return real_##name(number, action); \
+        result = real_##name(number, action); \
+        handled(number, action); \
+        return result; \
     }
-
-static void handled(handler action)
-{
-    if (action != SIG_DFL && action != SIG_IGN)
-        __atomic_store_n(&twisted_ib_handles, 1, __ATOMIC_SEQ_CST);
-}
 
 ACTION(sigaction)
 ACTION(__sigaction)
