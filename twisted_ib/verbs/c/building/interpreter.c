@@ -127,20 +127,10 @@ int twisted_ib_swap_slept(int slept)
     return before;
 }
 
-/* Signals that a thread brings upon itself. */
-static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
-
-static int is_own(int number)
-{
-    for (unsigned index = 0; index < sizeof own / sizeof *own; index++)
-        if (own[index] == number)
-            return 1;
-    return 0;
-}
-
 /* Block all signals but those that the thread brings upon itself: a blocked one of these would end the process. */
 void twisted_ib_block(sigset_t *program)
 {
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
     static volatile int isMade;
     static sigset_t all;
     sigset_t made;
@@ -159,6 +149,7 @@ void twisted_ib_block(sigset_t *program)
 
 /* Of the library in front of the program, view.c, if there is one. */
 extern volatile int twisted_ib_handles __attribute__((weak, visibility("default")));
+void twisted_ib_handled(int number, void (*set)(int)) __attribute__((weak, visibility("default")));
 
 /* Whether a handler of the program's signals may run now. */
 int twisted_ib_may_handle(void)
@@ -174,9 +165,8 @@ void twisted_ib_look_for_handlers(void)
     if (twisted_ib_may_handle())
         return;
     for (int number = 1; number < NSIG; number++)
-        if (!is_own(number) && !sigaction(number, NULL, &action) && action.sa_handler != SIG_DFL &&
-            action.sa_handler != SIG_IGN)
-            twisted_ib_handles = 1;
+        if (!sigaction(number, NULL, &action))
+            twisted_ib_handled(number, action.sa_handler);
 }
 
 /* The end of a sleep that the call does not go on from: its thread was cancelled, or a handler has left. */

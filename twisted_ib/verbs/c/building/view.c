@@ -251,7 +251,7 @@ typedef void (*handler)(int);
  * Before the handler is there, as it may run at once, and after: the start of Python looks for handlers, and has none to
  * be seen before.  Signals that a thread brings upon itself are never blocked, so theirs do not count.
  */
-static void handled(int number, handler set)
+void twisted_ib_handled(int number, handler set)
 {
     static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
 
@@ -277,11 +277,11 @@ static void handled(int number, handler set)
     { \
         handler set = action != NULL ? action->sa_handler : SIG_DFL; \
         int result; \
-        handled(number, set); \
+        twisted_ib_handled(number, set); \
         if (real_##name == NULL) \
             find_##name(); \
         result = real_##name(number, action, before); \
-        handled(number, set); \
+        twisted_ib_handled(number, set); \
         return result; \
     }
 
@@ -290,11 +290,11 @@ static void handled(int number, handler set)
     handler name(int number, handler action) \
     { \
         handler result; \
-        handled(number, action); \
+        twisted_ib_handled(number, action); \
         if (real_##name == NULL) \
             find_##name(); \
         result = real_##name(number, action); \
-        handled(number, action); \
+        twisted_ib_handled(number, action); \
         return result; \
     }
 
