@@ -5,6 +5,7 @@ Tests for L{twisted_ib.tools.run.children}: processes that a program starts run 
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 
@@ -171,6 +172,22 @@ class ChildrenTests(RunTestCase):
         said, complaints = without.communicate(timeout=HANG_SECONDS)
         # Nothing tells them: it is the same for each.
         self.assertEqual(sorted(said.splitlines()), ["own twisted_ib", "same asyncio", "spawn asyncio"])
+
+    def test_interpreter(self) -> None:
+        """
+        An interpreter that is named itself runs its program so, and so does one that a shell starts; not
+        with C{--no-children}.
+        """
+        code = f"{_SOCKET}write('own', kind())"
+        words = [sys.executable, "-c", code]
+        shell = ["sh", "-c", f"{shlex.join(words)}; true"]
+        cases = [(words, "twisted_ib"), (shell, "twisted_ib"), (["--no-children", *words], "socket")]
+        processes = [(self.running(*command), module) for command, module in cases]
+        for process, module in processes:
+            said, complaints = process.communicate(timeout=HANG_SECONDS)
+            self.assertEqual(said, f"own {module}\n", complaints)
+            self.assertEqual("what of it is Python has SDP" in complaints, module != "socket", complaints)
+            self.assertEqual(complaints.count("\n"), 1, complaints)
 
     def test_workers(self) -> None:
         """

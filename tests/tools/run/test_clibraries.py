@@ -391,7 +391,7 @@ _BECOMES = """
 import sys
 from types import ModuleType, SimpleNamespace
 binary = ModuleType("binary")
-binary.UnfitBinaryError, binary.begin = ValueError, lambda path, file: ([], "", ())
+binary.UnfitBinaryError, binary.begin = ValueError, lambda path, file, isInherited: ([], "", ())
 sys.modules["twisted_ib.tools.run.native.binary"] = binary
 from twisted_ib.tools.run import clibraries
 clibraries.lacking = list
@@ -400,10 +400,43 @@ clibraries.become(SimpleNamespace(path=sys.argv[1], binary=None), words, False, 
 """
 
 
+#: A program takes the place of this one, whose environment has no C libraries.
+_WITHOUT_LIBRARIES = """
+import os, sys
+from types import SimpleNamespace
+from twisted_ib.tools.run import clibraries
+from twisted_ib.tools.run.children import Inherited, inherit
+from twisted_ib.tools.run.program import StartError
+clibraries.lacking = lambda: ["cffi"]
+path, given = sys.argv[1:]
+inherit(os.environ, Inherited() if given else None)
+words = [path, "-c", "import socket; print(type(socket.socket()).__module__)"]
+try:
+    program = SimpleNamespace(path=path, binary=path)
+    clibraries.become(program, words, False, lambda text: print(text, flush=True))
+except StartError as error:
+    print(error)
+"""
+
+
 class BecomingTests(SynchronousTestCase):
     """
     What a program inherits.
     """
+
+    def test_withoutLibraries(self) -> None:
+        """
+        Without the extra an interpreter of Python has SDP, and is told of the libraries; no other program
+        starts.
+        """
+        hint = f"the C libraries need cffi: {sys.executable} -m pip install 'twisted-ib[c]'\n"
+        for path, given, expected in (
+            (sys.executable, "given", f"has SDP; {hint}twisted_ib.tools.run.sockets\n"),
+            (sys.executable, "", f"{sys.executable} is no Python program, and {hint}"),
+            ("/bin/pythonic", "given", f"/bin/pythonic is no Python program, and {hint}"),
+        ):
+            words = [sys.executable, "-c", _WITHOUT_LIBRARIES, path, given]
+            self.assertEqual(run(words, stdout=PIPE, check=True, text=True).stdout, expected)
 
     def test_signals(self) -> None:
         """

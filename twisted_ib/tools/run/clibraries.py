@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 
 from twisted_ib.errors import DeviceError, LibraryBuildError, UnknownDeviceError
-from twisted_ib.settings import DEVICE, DEVICES
+from twisted_ib.settings import DEVICE, DEVICES, RUN_CHILDREN
 from twisted_ib.tools.run.native.again import SEARCHED, lacking, searchPath
 from twisted_ib.tools.run.program import NOT_RUNNABLE, NotPython, StartError
 
@@ -69,6 +69,27 @@ def asStarted() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _isPython(path: str) -> bool:
+    name = os.path.basename(path)
+    return name.startswith("python") and not name[6:].rstrip("t").replace(".", "").strip("0123456789")
+
+
+def _findLibraries(program: NotPython, isViewed: bool, environment: dict[str, str]) -> str:
+    # Returns what the program gets, for the user.
+    from twisted_ib.tools.run.native.binary import UnfitBinaryError, begin
+    from twisted_ib.tools.run.native.view import put, show
+
+    try:
+        folders, text, inFront = begin(program.path, program.binary, RUN_CHILDREN in environment)
+        if isViewed:
+            show(folders[-1], environment)
+        put(inFront, environment)
+    except (LibraryBuildError, UnfitBinaryError) as error:
+        raise StartError(str(error), NOT_RUNNABLE) from None
+    environment[SEARCHED] = searchPath(folders, os.environ)
+    return text
+
+
 def become(program: NotPython, words: list[str], isViewed: bool, say: Callable[[str], None]) -> None:
     """
     Run a program that is no Python in place of this one.
@@ -78,26 +99,16 @@ def become(program: NotPython, words: list[str], isViewed: bool, say: Callable[[
     @param say: called with what it gets, before it starts.
     @raise StartError: it would not get the libraries, or it cannot be started; the text says why.
     """
-    missing = lacking()
-    if missing:
-        raise StartError(
-            f"{program.path} is no Python program, and the C libraries for it need {' and '.join(missing)}: "
-            f"{sys.executable} -m pip install 'twisted-ib[c]'",
-            NOT_RUNNABLE,
-        )
-    from twisted_ib.tools.run.native.binary import UnfitBinaryError, begin
-    from twisted_ib.tools.run.native.view import put, show
-
     environment = dict(os.environ)
-    try:
-        folders, text, inFront = begin(program.path, program.binary)
-        if isViewed:
-            show(folders[-1], environment)
-        put(inFront, environment)
-    except (LibraryBuildError, UnfitBinaryError) as error:
-        raise StartError(str(error), NOT_RUNNABLE) from None
-    environment[SEARCHED] = searchPath(folders, os.environ)
-    say(text)
+    missing = lacking()
+    if not missing:
+        say(_findLibraries(program, isViewed, environment))
+    else:
+        install = f"{sys.executable} -m pip install 'twisted-ib[c]'"
+        needed = f"the C libraries need {' and '.join(missing)}: {install}"
+        if not (RUN_CHILDREN in environment and _isPython(program.binary)):
+            raise StartError(f"{program.path} is no Python program, and {needed}", NOT_RUNNABLE)
+        say(f"has SDP; {needed}")
     try:
         with asStarted():
             os.execve(program.path, words, environment)

@@ -265,14 +265,18 @@ def start(options: SimpleNamespace, asked: Code | Module | str) -> Code | Module
     rules = _rules()
     what = install(options.reactor or "", None if options.quiet else _named, options.queues)
     _promise(options)
-    summary = ("json" if options.json else "text") if options.summary else ""
-    given = Inherited(options.reactor or "", summary, "queues" if options.queues else "")
-    inherit(os.environ, given if options.children else None)
+    _inherit(options)
     libraries = missing and f"; {missing}"
     _say(options, f"{program.name} {what}; rules: {rules}{libraries}")
     for name in unknown(os.environ):
         _say(options, f"nothing reads a variable of the name {name}")
     return program
+
+
+def _inherit(options: SimpleNamespace) -> None:
+    summary = ("json" if options.json else "text") if options.summary else ""
+    given = Inherited(options.reactor or "", summary, "queues" if options.queues else "")
+    inherit(os.environ, given if options.children else None)
 
 
 def _rules() -> str:
@@ -386,6 +390,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return NOT_RUNNABLE
         except NotPython as other:
             words = [str(asked), *options.arguments]
+            _inherit(options)
             become(other, words, options.sysfs, lambda text: _say(options, f"{words[0]} {text}"))
             return NOT_RUNNABLE
     except RulesError as error:

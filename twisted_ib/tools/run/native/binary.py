@@ -251,12 +251,13 @@ class UnfitBinaryError(Exception):
     """
 
 
-def begin(path: str, binary: str) -> tuple[list[str], str, tuple[str, ...]]:
+def begin(path: str, binary: str, isInherited: bool = False) -> tuple[list[str], str, tuple[str, ...]]:
     """
     Find or build the libraries of a program.
 
     @param path: the program.
     @param binary: the file that the kernel loads: the program, or its interpreter.
+    @param isInherited: whether what of it is Python runs under C{ib-run}.
     @return: the directories for C{LD_LIBRARY_PATH}; what it gets, for the user; and the libraries for
         C{LD_PRELOAD}.
     @raise UnfitBinaryError: it would not get them.
@@ -269,7 +270,7 @@ def begin(path: str, binary: str) -> tuple[list[str], str, tuple[str, ...]]:
     except (LibraryBuildError, NotReadableError) as error:
         # Of several lines, if the compiler has said it.
         raise UnfitBinaryError(f"{path}: {'; '.join(str(error).splitlines())}") from None
-    return [str(each) for each in found.folders], described(found), found.inFront
+    return [str(each) for each in found.folders], described(found, isInherited), found.inFront
 
 
 def _checked(path: str) -> Binary:
@@ -313,12 +314,14 @@ def _secure(path: str) -> str:
     return ""
 
 
-def described(found: Libraries) -> str:
+def described(found: Libraries, isInherited: bool = False) -> str:
     """
+    @param isInherited: whether what of it is Python runs under C{ib-run}.
     @return: what a program gets, for the user.
     """
     if not found.used:
-        return "imports no RDMA library; what it loads or starts finds libibverbs"
+        text = "imports no RDMA library; what it loads or starts finds libibverbs"
+        return f"{text}, and what of it is Python has SDP" if isInherited else text
     text = f"runs with {', '.join(found.used)} of twisted_ib"
     if found.stubs:
         names = [each.name for each in found.stubs[:_NAMED]]
