@@ -268,6 +268,28 @@ class SemanticsTests(BlockingTestCase):
             self.assertEqual(self.numberOf(one.bind, (LOOPBACK, 0)), errno.EINVAL)
             self.assertEqual(self.numberOf(one.listen), errno.EINVAL)
 
+    def test_source(self) -> None:
+        """
+        The source is the kernel's choice, whichever address of the host the client connects to.
+        """
+        self.rules("use sdp connect * *:*\n")
+        for made in (kernel, offloading):
+            listener = made.create_server(("", 0))
+            self.addCleanup(listener.close)
+            port = listener.getsockname()[1]
+            for host, bound in ("127.0.0.2", ""), ("127.0.0.2", "127.0.0.3"), (LOOPBACK, ""):
+                accepting = self.inThread(listener.accept)
+                client = made.create_connection((host, port), HANG_SECONDS, (bound, 0))
+                self.addCleanup(client.close)
+                accepted, address = accepting.result(HANG_SECONDS)
+                self.addCleanup(accepted.close)
+                self.assertEqual(getattr(accepted, "sdp", None) is not None, made is offloading)
+                self.assertEqual(accepted.getpeername(), address)
+                self.assertEqual(client.getsockname(), address)
+                self.assertEqual(address[0], bound or LOOPBACK)
+                self.assertEqual(client.getpeername(), (host, port))
+                self.assertEqual(accepted.getsockname(), (host, port))
+
     def test_wrongArguments(self) -> None:
         """
         Too few arguments of C{sendto}, and no events for C{epoll}, are the errors of the standard library.

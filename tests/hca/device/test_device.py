@@ -221,9 +221,9 @@ class ServiceTests(DeviceTestCase):
         Only addresses of this host are listened on, and connected from.
         """
         self.assertRaises(NoRouteError, self.b.listen, PortSpace.SDP, "192.0.2.1", 7001, User())
-        self.assertEqual((self.b.services._listeners, self.b.localAddressFor("127.0.0.9")), ({}, "127.0.0.9"))
+        self.assertEqual((self.b.services._listeners, self.b.localAddressFor("127.0.0.9")), ({}, LOCALHOST))
         self.assertEqual(self.b.localAddressFor("127.0.0.9", "127.0.0.3"), "127.0.0.3")
-        self.assertEqual(self.b.localAddressFor("127.0.0.9", "0.0.0.0"), "127.0.0.9")
+        self.assertEqual(self.b.localAddressFor("127.0.0.9", "0.0.0.0"), LOCALHOST)
         self.assertEqual(self.b.localAddressFor("::1", "::"), "::1")
         self.assertRaises(NoRouteError, self.b.localAddressFor, LOCALHOST, "192.0.2.1")
 

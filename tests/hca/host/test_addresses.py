@@ -253,6 +253,18 @@ class AddressTests(RunDirectoryTestCase):
         error = self.assertRaises(NoRouteError, addresses.sourceFor, "10.0.0.1")
         self.assertIn("to 10.0.0.1: Network is unreachable", str(error))
 
+    def test_sourceHere(self) -> None:
+        """
+        To an address of this host the kernel chooses the source, asked once a second; another one stands for
+        itself.
+        """
+        for text in ("127.0.0.1", "127.0.0.2", "127.255.255.254"):
+            self.assertEqual(addresses.sourceHere(text, 7), "127.0.0.1")
+        for text in ("::1", "192.0.2.1", "2001:db8::1", "0.0.0.0", "fe80::1", "fe80::1%1"):
+            self.assertEqual(addresses.sourceHere(text, 7), text)
+        self.patch(addresses, "KernelSocket", None)
+        self.assertEqual(addresses.sourceHere("127.0.0.2", 7), "127.0.0.1")
+
     def test_freePort(self) -> None:
         """
         The one port that is free is found: drawn, or else by a look at each of 49152 to 65535.

@@ -264,6 +264,19 @@ def sourceFor(address: str) -> str:
         raise NoRouteError(f"no address of this host leads to {address}: {error.strerror}") from None
 
 
+@lru_cache(maxsize=limits.LOCAL_ADDRESSES)
+def sourceHere(address: str, second: int) -> str:
+    """
+    Find the address from which the kernel would connect to one of this host: 127.0.0.1 to 127.0.0.2, and to
+    the second of an interface its first.
+
+    @param address: normalised.
+    @param second: as of L{isPeersAddress}.
+    @return: C{address} itself if it is not of this host.
+    """
+    return sourceFor(address) if isPeersAddress(address, second) else address
+
+
 def localAddresses() -> list[str]:
     """
     @return: The addresses of all interfaces, in the kernel's order; link-local ones with the interface

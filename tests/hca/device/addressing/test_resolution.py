@@ -217,6 +217,8 @@ class TableTests(ResolutionTestCase):
             (self.paths.nodeGUID, self.paths.guidOf("fe80::7"), self.paths.lidOf(None)), (OWN, 0, 0)
         )
         self.assertEqual((self.paths.hostNamed("a"), self.paths.unknownHost("a")), ("", ""))
-        self.assertEqual(self.paths.sourceFor("10.0.0.9"), "10.0.0.9")
+        self.device.clock = self.device.clock.seconds
+        for address, source in ("192.0.2.1", "192.0.2.1"), ("127.0.0.2", "127.0.0.1"):
+            self.assertEqual(self.paths.sourceFor(address), source)
         for address, isGUID in (("fe80::7", True), ("fe80::7%1", False), ("10.0.0.1", False)):
             self.assertEqual(self.paths.isOfGUID(address), isGUID)

@@ -35,7 +35,7 @@ from twisted_ib.hca.base.events import notifyAll
 from twisted_ib.hca.base.timers import Timer
 from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.device.addressing.resolution import Resolution, isWaiting
-from twisted_ib.hca.host.addresses import isPeersAddress, localAddresses, normalise
+from twisted_ib.hca.host.addresses import isPeersAddress, localAddresses, normalise, sourceHere
 from twisted_ib.hca.services.address import AddressPath
 from twisted_ib.hca.wire.grh import guidGID, isLoopback, isMulticast, loopbackGID
 
@@ -151,8 +151,8 @@ class ProcessResolution(Resolution):
         return [*super().gids(), normalise(gidText(loopbackGID(self.guid))), *localAddresses()]
 
     def sourceFor(self, address: str) -> str:
-        # The destination is as good a source as any, and keeps the IP version and scope right.
-        return address
+        # As over TCP: programs tell their peers apart by it.
+        return sourceHere(address, int(self._device.clock()))
 
     def isLocal(self, address: str) -> bool:
         device = self._device

@@ -148,8 +148,8 @@ class SubnetResolution(ProcessResolution):
 
     def sourceFor(self, address: str) -> str:
         # An address of this host itself; else the port's GID.
-        device = self._device
-        return address if isPeersAddress(address, int(device.clock())) else normalise(gidText(device.gid))
+        isHere = isPeersAddress(address, int(self._device.clock()))
+        return super().sourceFor(address) if isHere else normalise(gidText(self._device.gid))
 
     def isLocal(self, address: str) -> bool:
         return gidNumber(address) in self._device.port.gids or super().isLocal(address)
