@@ -132,6 +132,20 @@ class ContractTests(connections.ContractTests):
         self.assertEqual([each for each in self.host.regions.values() if each.access & REMOTE], [])
         self.assertEqual(len({id(each.domain) for each in self.host.queuePairs.values()}), 2)
 
+    def test_broken(self) -> None:
+        """
+        A queue pair that the adapter has taken to error, as its peer has broken a rule, fails by name when it
+        sends, or has receives of its own: nothing else says so.
+        """
+        a, _, one, _ = self.takers()
+        self.host.queuePairs[one.path.adapterNumber].broken()
+        settle(a)
+        self.assertEqual(one.said("failed"), [])
+        one.post(b"hello")
+        settle(a)
+        (reason,) = one.said("failed")
+        self.assertIn("the adapter has ended queue pair", str(reason))
+
     def test_forkedPaths(self) -> None:
         """
         A forked child that drops its devices leaves the queue pairs of their connections to its parent.
@@ -220,6 +234,16 @@ class EndMixin(RDMATestsMixin):
     """
     Adds the end of a connection whose adapter has taken messages.
     """
+
+    @staticmethod
+    async def over(port: Any, client: Any, server: Any) -> None:
+        """
+        The client ends the connection, in order.
+        """
+        client.transport.loseConnection()
+        await client.lost
+        await server.lost
+        await port.stopListening()
 
     def test_pausedAtTheEnd(self) -> None:
         """
@@ -373,8 +397,7 @@ def _make() -> dict[str, type]:
     """
     @return: the test cases of messages on reactors, Twisted's own of streams too, by name.
     """
-    # librdmacm's end has no private data, which would say that it is a failure.
-    members = {"device": "hw0", "failure": "ConnectionDone", "_reactors": [IB], "__module__": __name__}
+    members = {"device": "hw0", "_reactors": [IB], "__module__": __name__}
     kind: Any = type("RDMATests", (HardwareRow, VanishingMixin, ReactorBuilder), members)
     found: dict[str, type] = kind.makeTestCaseClasses()
     for name, case in streamTests("hw0", [IB], __name__, skips=OF_ADAPTERS).items():

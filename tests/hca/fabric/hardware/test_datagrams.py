@@ -423,6 +423,17 @@ class DatagramTests(DatagramTestCase):
         self.assertEqual(self.sent().status, 0)
         self.assertEqual(self.device_.counters["datagrams_unsendable"], 1)
 
+    def test_noAddress(self) -> None:
+        """
+        So is each while the adapter has lost its address, and with it the GID, until it has that again.
+        """
+        self.slot = -1
+        self.assertEqual(self.sent().status, 0)
+        self.assertEqual((self.host.handles, self.device_.counters["datagrams_unsendable"]), ([], 1))
+        self.slot = SLOT
+        self.assertEqual(self.sent().status, 0)
+        self.assertEqual((len(self.host.handles), self.device_.counters["datagrams_unsendable"]), (1, 1))
+
     def test_vanished(self) -> None:
         """
         The queue pairs of an adapter that disappears fail, and are closed.

@@ -300,6 +300,20 @@ class OperationTests(SynchronousTestCase):
             self.assertEqual(one.statuses(), [(1, WCStatus.REM_ACCESS_ERR)])
             self.assertEqual(one.qp.state, QPState.ERR)
 
+    def test_brokenRule(self) -> None:
+        """
+        The side whose peer has asked for what it may not hears of it, too: its queue pair is in error, and
+        its receives are flushed.
+        """
+        one, two = self.sides()
+        mine, theirs = registered(one, b"x" * 8), registered(two, 8)
+        two.receive(1, piece(theirs))
+        one.send(1, WRITE, piece(mine), remoteAddress=theirs.address, remoteKey=theirs.key + 1)
+        settle(*self.devices)
+        self.assertEqual([side.qp.state for side in (one, two)], [QPState.ERR] * 2)
+        (reason,) = two.consumer.failures
+        self.assertIn(f"the adapter has ended queue pair {two.qp.number}", str(reason))
+
     def test_domainEnds(self) -> None:
         """
         A protection domain of the adapter ends with ours, and regions that it had keep none.

@@ -34,12 +34,12 @@ from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace
 from twisted_ib.hca.connection.receives import ANY, Receives, isTold, toldIn
 from twisted_ib.hca.fabric.hardware import connector, hardware
-from twisted_ib.hca.fabric.hardware.adapterpath import SLOTS, AdapterPath
+from twisted_ib.hca.fabric.hardware.adapterpath import RING_BYTES, SLOTS, AdapterPath
 from twisted_ib.hca.fabric.hardware.rdmacm import Parameters
 from twisted_ib.hca.fabric.hardware.window import COUNT, Window
 from twisted_ib.hca.fabric.iwarp.mpaservice import KEEPALIVE
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import Depths, StartupFrame
-from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE, REMOTE_READ
+from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.wire.opcodes import SEND_ONLY
 from twisted_ib.rdma import handshake
 from twisted_ib.sdp.handshake import Handshake
@@ -434,12 +434,25 @@ class ToldContractTests(test_contract.ContractTests):
     def test_noRights(self) -> None:
         """
         The peer of a stream reads the number of receives alone, which has a protection domain of its own with
-        the ring.
+        the ring; into that it answers to READs, and has no right to write.
         """
         self.takers()
         shown = [each for each in self.host.regions.values() if each.access & REMOTE]
-        self.assertEqual([each.length for each in shown], [COUNT.size] * 2)
+        found = sorted((each.length, each.access & REMOTE) for each in shown)
+        self.assertEqual(found, [(COUNT.size, REMOTE_READ)] * 2 + [(RING_BYTES, REMOTE_WRITE)] * 2)
         self.assertEqual(len({id(each.domain) for each in shown}), 2)
+        rights = [each.rights & REMOTE for each in self.host.queuePairs.values()]
+        self.assertEqual(rights, [REMOTE_READ] * 2)
+
+    def test_broken(self) -> None:
+        """
+        An RNIC takes its queue pair to error whenever the connection ends, of which the kernel tells.
+        """
+        a, _, one, _ = self.takers()
+        self.host.queuePairs[one.path.adapterNumber].broken()
+        one.post(b"hello")
+        settle(a)
+        self.assertEqual(one.said("failed"), [])
 
     def test_room(self) -> None:
         """
@@ -493,10 +506,7 @@ class PacedMixin(EndMixin):
                 server.transport.write(message)
             for end in (client, server):
                 this.assertEqual(list(await end.heard(len(messages))), messages)
-            client.transport.loseConnection()
-            await client.lost
-            await server.lost
-            await port.stopListening()
+            await self.over(port, client, server)
 
         self.drive(steps)
 
@@ -518,10 +528,7 @@ class PacedMixin(EndMixin):
             client.transport.write(b"behind")
             this.assertEqual(await done, bytes(range(256)) * 512)
             this.assertEqual((await server.heard(9))[8], b"behind")
-            client.transport.loseConnection()
-            await client.lost
-            await server.lost
-            await port.stopListening()
+            await self.over(port, client, server)
 
         self.drive(steps)
 
@@ -542,10 +549,7 @@ class PacedMixin(EndMixin):
                     server.transport.write(bytes([number]) * 100)
                 this.assertEqual(bytes(await done), bytes(region.view))
                 await client.heard(2 * SLOTS * (round + 1))
-            client.transport.loseConnection()
-            await client.lost
-            await server.lost
-            await port.stopListening()
+            await self.over(port, client, server)
 
         self.drive(steps)
 
@@ -570,10 +574,7 @@ class PacedMixin(EndMixin):
             text = f"ib:{self.address}:{port.getHost().port}:device={self.device}"
             client: Any = await clientFromString(reactor, text).connect(self.factory([]))
             this.assertEqual(list(await client.heard(1)), [b"hello"])
-            client.transport.loseConnection()
-            await client.lost
-            await made[0].lost
-            await port.stopListening()
+            await self.over(port, client, made[0])
 
         self.drive(steps)
 
@@ -601,10 +602,7 @@ class PacedMixin(EndMixin):
             await server.heard(SLOTS)
             await becomes(reactor, lambda: windows[0].isHeard)
             this.assertTrue(windows[1].isHeard)
-            client.transport.loseConnection()
-            await client.lost
-            await server.lost
-            await port.stopListening()
+            await self.over(port, client, server)
 
         self.drive(steps)
 
@@ -629,10 +627,7 @@ class PacedMixin(EndMixin):
             for size in sizes:
                 client.transport.write(bytes(size))
             this.assertEqual([len(each) for each in await server.heard(len(sizes))], sizes)
-            client.transport.loseConnection()
-            await client.lost
-            await server.lost
-            await port.stopListening()
+            await self.over(port, client, server)
 
         self.drive(steps)
         this.assertEqual([size for size, flag in flags if flag], [5000, 4096, 60_000, 1])
@@ -651,10 +646,7 @@ class PacedMixin(EndMixin):
                 end.transport.write(message)
         for end in (client, server):
             this.assertEqual(list(await end.heard(count)), messages)
-        client.transport.loseConnection()
-        await client.lost
-        await server.lost
-        await port.stopListening()
+        await self.over(port, client, server)
         return client, server
 
     def seen(self) -> set[int]:
@@ -719,10 +711,7 @@ class PacedMixin(EndMixin):
             client.transport.write(b"question")
             this.assertEqual(list(await server.heard(1)), [b"question"])
             this.assertEqual(list(await client.heard(1)), [b"answer"])
-            client.transport.loseConnection()
-            await client.lost
-            await server.lost
-            await port.stopListening()
+            await self.over(port, client, server)
 
         self.drive(steps)
 
@@ -803,10 +792,7 @@ class PacedMixin(EndMixin):
             port, client, server = await self.pair(reactor)
             client.transport.write(b"hello")
             this.assertEqual(list(await server.heard(1)), [b"hello"])
-            client.transport.loseConnection()
-            await client.lost
-            await server.lost
-            await port.stopListening()
+            await self.over(port, client, server)
 
         self.drive(steps)
 
@@ -824,6 +810,7 @@ def _make() -> dict[str, type]:
     """
     @return: the tests of messages that a window is for, and what it adds.
     """
+    # librdmacm's end has no private data, which would say that it is a failure.
     members: dict[str, Any] = {"device": "hw0", "failure": "ConnectionDone", "_reactors": [IB]}
     members.update(__module__=__name__, isRNIC=True)
     kind: Any = type("RNICTests", (HardwareRow, PacedMixin, ReactorBuilder), members)

@@ -31,7 +31,13 @@ from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace
 from twisted_ib.hca.device import registry
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.hardware import connector, hardware
-from twisted_ib.hca.fabric.hardware.adapterpath import SENDS, SLOT_BYTES, ZERO_COPY_BYTES, AdapterPath
+from twisted_ib.hca.fabric.hardware.adapterpath import (
+    RING_BYTES,
+    SENDS,
+    SLOT_BYTES,
+    ZERO_COPY_BYTES,
+    AdapterPath,
+)
 from twisted_ib.hca.fabric.hardware.connector import OFFER_SECONDS, OFFERS
 from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
 from twisted_ib.hca.fabric.hardware.rdmacm import Parameters
@@ -328,9 +334,10 @@ class RegisteredContract(StreamContract):
         async def steps(reactor: Any) -> None:
             port, client, server = await self.pair(reactor)
             region = client.transport.registerMemory(bytearray(data))
-            # The regions of which a peer has a key are the numbers of receives, of an RNIC.
+            # The regions of which a peer has a key are the numbers of receives, of an RNIC, and its rings.
             shown = [each for each in self.host.regions.values() if each.access & REMOTE]
-            self.assertEqual([each.length for each in shown], [COUNT.size] * 2 * self.host.isRNIC)
+            lengths = [RING_BYTES, COUNT.size] * 2 * self.host.isRNIC
+            self.assertEqual([each.length for each in shown], lengths)
             # The rights of peers are no more than to read that.
             rights = {each.rights for each in self.host.queuePairs.values()}
             self.assertEqual(rights, {int(LOCAL_WRITE | (REMOTE_READ if self.host.isRNIC else 0))})

@@ -74,6 +74,8 @@ class SlotsContract(StreamContract):
             (queue,) = self.host.shared
             self.assertEqual({id(each.given.srq) for each in made}, {id(queue)})
             self.assertEqual({id(each.domain) for each in made}, {id(queue.domain)})
+            told = [each.own for each in self.host.identifiers.values() if each.peer]
+            self.assertEqual([each.isShared for each in told], [True] * 2 * MANY)
             self.assertEqual(self.bytesOf(), 2 * MANY * RING_BYTES + CHUNK * SLOT_BYTES)
             # Where each had its own it was as much as this.
             self.assertLess(RING_BYTES, (RING_BYTES + SLOTS * SLOT_BYTES) / 4)
@@ -91,6 +93,8 @@ class SlotsContract(StreamContract):
             pairs = await self.several(reactor, 2)
             self.assertEqual(self.host.shared, [])
             self.assertEqual({each.given.srq for each in self.host.queuePairs.values()}, {None})
+            told = [each.own for each in self.host.identifiers.values() if each.peer]
+            self.assertEqual([each.isShared for each in told], [False] * 4)
             self.assertGreater(self.bytesOf(), 4 * (RING_BYTES + SLOTS * SLOT_BYTES))
             pairs[0][1].transport.write(b"hello")
             await becomes(reactor, lambda: pairs[0][2].got() == b"hello")

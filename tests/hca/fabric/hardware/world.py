@@ -22,17 +22,18 @@ from twisted_ib.hca.connection.rdmacm import PortSpace, gidText
 from twisted_ib.hca.connection.request import RejectReason
 from twisted_ib.hca.fabric.hardware.rdmacm import CMEvent, Notice, Parameters
 
-# enum ibv_qp_type, ibv_qp_state, ibv_wr_opcode, ibv_wc_status and ibv_wc_opcode.
+# enum ibv_qp_type, ibv_qp_state, ibv_wr_opcode, ibv_wc_status, ibv_wc_opcode and ibv_access_flags.
 RC, UC, UD = 2, 3, 4
 RESET, INIT, RTR, RTS = range(4)
 ERR = 6
 WRITE, WRITE_IMM, SEND, SEND_IMM, READ, SWAP, ADD = range(7)
-SUCCESS, LENGTH, FLUSHED, ACCESS, GENERAL = 0, 1, 5, 10, 21
+SUCCESS, LENGTH, PROTECTION, FLUSHED, ACCESS, GENERAL = 0, 1, 4, 5, 10, 21
 RECV, RECV_WRITE = 128, 129
 SIGNALED = 2
 #: Of Linux on x86.
 PAGE_BYTES = 4096
-# Remote write, read and atomics, of enum ibv_access_flags.
+_REMOTE_WRITE = 2
+# Remote write, read and atomics.
 _REMOTE = 0xE
 # Before a datagram: anything, then an IPv4 header up to its addresses.  In a packet there are UDP, BTH, DETH
 # and ICRC behind it.
@@ -289,6 +290,8 @@ class Domain:
         """
         if self.host.isFull:
             raise VerbsError(errno.EHOSTUNREACH, "ibv_create_ah")
+        # Of 8 bits.
+        struct.pack("B", vector.sgid_index)
         # Or the kernel looks for it, and the program waits.
         assert gidText(int.from_bytes(vector.dgid, "big")) in self.host.found
         return Handle(self.host, vector)
@@ -424,6 +427,10 @@ class AdapterQueuePair:
         """
         Post requests.
         """
+        if self.state == ERR:
+            self.waiting.extend(requests)
+            self.broken()
+            return
         assert self.state == RTS
         for each in requests:
             # As the package's structures, of 64 and 32 bits.
@@ -536,7 +543,10 @@ class AdapterQueuePair:
         if request.opcode in (SEND, SEND_IMM):
             return SUCCESS
         if data and not check(peer, request, len(data)):
+            peer.broken()
             return ACCESS
+        if request.opcode == READ and self.host.isRNIC and not self.isSink(request):
+            return PROTECTION
         place = request.sg_list[0].addr if request.sg_list else 0
         if request.opcode in (WRITE, WRITE_IMM):
             ctypes.memmove(request.remote_addr, data, len(data))
@@ -550,6 +560,26 @@ class AdapterQueuePair:
             elif value.value == request.compare_add:
                 value.value = request.swap
         return SUCCESS
+
+    def isSink(self, request: SendWR) -> bool:
+        """
+        @return: whether an RNIC reads into this memory: its peer answers as it writes, and needs the right.
+        """
+        regions = self.domain.host.regions
+        return all(regions[each.lkey].access & _REMOTE_WRITE for each in request.sg_list)
+
+    def broken(self) -> None:
+        """
+        The peer has asked for what it may not: the queue pair is in error, without a word but of what is
+        outstanding (IBTA vol. 1 9.9.3).
+        """
+        self.state = ERR
+        if self.given.srq is None:
+            while self.receives:
+                flushed = Completion(self.receives.popleft().wr_id, self.qp_num, FLUSHED)
+                self.given.recv_cq.push(flushed)
+        while self.waiting:
+            self.given.send_cq.push(Completion(self.waiting.popleft().wr_id, self.qp_num, FLUSHED))
 
     def close(self) -> None:
         """

@@ -32,7 +32,7 @@ from twisted_ib.hca.fabric.base.streams import OwnPath
 from twisted_ib.hca.fabric.hardware.provider import keep, told
 from twisted_ib.hca.fabric.hardware.slots import SHARED
 from twisted_ib.hca.fabric.hardware.window import COUNT, Window
-from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE, REMOTE_READ
+from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.wire.headers import (
     ATOMIC,
     ATOMIC_RESULT,
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.fabric.base.streams import PeerPath
     from twisted_ib.hca.fabric.hardware.connector import AdapterConnection
     from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
-    from twisted_ib.hca.fabric.hardware.provider import Completion
+    from twisted_ib.hca.fabric.hardware.provider import AdapterRegion, Completion
     from twisted_ib.hca.fabric.hardware.slots import SharedSlots
 
 #: Bytes of a slot: the longest message that is received, and immediate data before it.
@@ -203,9 +203,9 @@ class AdapterPath(Waiters, OwnPath):
         self.shared: SharedSlots | None = None
         self._verbs: Any = None
         self._memory: Any = None
-        self._region: Any = None
+        self._regions: list[AdapterRegion] = []
         self.domain: Any = None
-        self._base = self._key = 0
+        self._base = self._key = self._slotKey = 0
         # Records that were posted, and those of the latest completion; bounds of the ring.
         self._posted = self._reached = self._head = self._tail = 0
         # Work requests that the adapter has, and those of this batch.
@@ -263,8 +263,19 @@ class AdapterPath(Waiters, OwnPath):
         self.domain = domain
         self._memory = mmap.mmap(-1, RING_BYTES if self.shared else _COUNT_AT + COUNT.size)
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        self._region = domain.reg_mr(self._base, len(self._memory), LOCAL_WRITE)
-        self._key = self._region.lkey
+        # READs go there, whose responses an RNIC takes for WRITEs of its peer's (Linux rw.c,
+        # rdma_rw_init_one_mr()); siw and channel adapters do not.
+        rights = REMOTE_WRITE if self.fabric.isRNIC else 0
+        self._key = self._registered(self._base, RING_BYTES, LOCAL_WRITE | rights)
+        if not self.shared:
+            behind = len(self._memory) - RING_BYTES
+            self._slotKey = self._registered(self._base + RING_BYTES, behind, LOCAL_WRITE)
+
+    def _registered(self, address: int, length: int, access: int) -> int:
+        region = self.domain.reg_mr(address, length, access)
+        self._regions.append(region)
+        key: int = region.lkey
+        return key
 
     def adopt(self, made: Any) -> None:
         """
@@ -294,7 +305,7 @@ class AdapterPath(Waiters, OwnPath):
 
     def _receive(self, slot: int) -> Any:
         verbs = self.fabric.verbs
-        place = verbs.SGE(self._base + self.startOf(slot), self.slotBytes - self.slotHead, self._key)
+        place = verbs.SGE(self._base + self.startOf(slot), self.slotBytes - self.slotHead, self._slotKey)
         return verbs.RecvWR(_RECEIVE | slot, [place])
 
     def _step(self, state: QPState, **others: int) -> None:
@@ -436,7 +447,7 @@ class AdapterPath(Waiters, OwnPath):
         """
         In a forked child: make every use an error.
         """
-        keep(self._verbs, self._region, self.domain, self.window, self.shared)
+        keep(self._verbs, self._regions, self.domain, self.window, self.shared)
         self.alive = False
         gone: Any = Forked()
         self._verbs = self._memory = gone
@@ -456,12 +467,13 @@ class AdapterPath(Waiters, OwnPath):
         self._clearHeld()
         if self._verbs is not None:
             self._returnQueuePair()
-        if self._region is not None:
-            self._region.close()
+        for region in self._regions:
+            region.close()
         if self.window is not None:
             self.window.close()
         # A reference to the domain that stays would keep it; regions have one.
-        self._verbs = self._region = self.domain = self.window = None
+        self._regions.clear()
+        self._verbs = self.domain = self.window = None
 
     def _returnQueuePair(self) -> None:
         if self.shared is not None and self._isReady:
@@ -823,7 +835,9 @@ class AdapterPath(Waiters, OwnPath):
     def _failed(self, completion: Completion) -> None:
         self._sent.clear()
         queuePair = self.queuePair
-        if queuePair is not None and self.isFault(completion):
+        if completion.status == _WC_FLUSHED:
+            self._flushed()
+        elif queuePair is not None and self.isFault(completion):
             self.fabric.count("hardware_requests_failed")
             syndrome = _SYNDROMES.get(completion.status, NAK_REMOTE_OPERATIONAL)
             body = REFUSAL.pack(syndrome, queuePair.number, completion.wr_id)
@@ -842,12 +856,22 @@ class AdapterPath(Waiters, OwnPath):
         """
         return completion.status != _WC_FLUSHED and not self.fabric.isGone()
 
+    def _flushed(self) -> None:
+        # The adapter has ended the queue pair, as its peer has broken a rule, and says so of what is
+        # outstanding alone (IBTA vol. 1 9.9.3).  An RNIC does so whenever the connection ends.
+        queuePair, fabric = self.queuePair, self.fabric
+        if queuePair is not None and not fabric.isRNIC and not fabric.isGone():
+            text = f"the adapter has ended queue pair {queuePair.number}, as when its peer breaks a rule"
+            queuePair.fail(QueuePairError(text))
+
     def _received(self, completion: Completion, slot: int) -> None:
         shared = self.shared
         if completion.status:
             if shared is not None:
                 shared.giveBack(slot)
-            if self.queuePair is not None and self.isFault(completion):
+            if completion.status == _WC_FLUSHED:
+                self._flushed()
+            elif self.queuePair is not None and self.isFault(completion):
                 reason = QueuePairError(f"the adapter failed a receive: {completion.status_str}")
                 self.fabric.doom(self, reason)
             return

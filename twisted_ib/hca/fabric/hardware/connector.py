@@ -124,6 +124,7 @@ class AdapterConnection(FabricConnection):
             *(served, outstanding),
             rnrRetryCount=reply.rnrRetryCount,
             number=stream.adapterNumber,
+            isShared=stream.shared is not None,
         )
         self._isAwaiting = self._attempt(connector.manager.accept, given)
         return self._isAwaiting
@@ -286,6 +287,7 @@ class Connector(FabricConnector):
             connection.behind(connection.offered, isSDP),
             *self.depths(request),
             *(request.retryCount, request.rnrRetryCount, connection.stream.adapterNumber),
+            isShared=connection.stream.shared is not None,
         )
         try:
             self.manager.connect(connection.id, given)

@@ -258,10 +258,12 @@ class DatagramPath(AdapterPath):
             if not way.isFound(self):
                 return None
             fabric = self.fabric
+            if (index := fabric.gidIndex()) < 0:
+                raise OSError(errno.EADDRNOTAVAIL, "the adapter has lost its address")
             _, _, label, trafficClass, hopLimit = route(record)
             vector: object = fabric.verbs.AHAttr(
                 dgid=record[24:GRH_BYTES],
-                sgid_index=fabric.gidIndex(),
+                sgid_index=index,
                 is_global=1,
                 port_num=1,
                 hop_limit=hopLimit,

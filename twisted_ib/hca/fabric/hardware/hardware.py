@@ -56,8 +56,9 @@ from twisted_ib.hca.wire.headers import IMMEDIATE
 _PORT = 0xFFFF
 #: Completions that are taken at a time.
 COMPLETIONS = 64
-#: Completions of the queue, if the adapter has as many.
-QUEUE_DEPTH = 32768
+#: Completions of the queue, if the adapter has as many: with one more drivers round up to twice the memory
+#: (rdma-core mlx5 verbs.c, create_cq(); Linux rxe_queue.c, rxe_queue_init()).
+QUEUE_DEPTH = 32767
 #: The least completions of an adapter whose streams share slots: with fewer these might be all.
 SHARING_DEPTH = 8 * MOST_SLOTS
 #: Queue pairs that are made for one number that is free.
@@ -312,7 +313,7 @@ class HardwareFabric(ConnectedFabric):
         """
         found = self._completions
         # As many as the queue has room for: others go on meanwhile.
-        for _ in range(QUEUE_DEPTH // COMPLETIONS):
+        for _ in range(QUEUE_DEPTH // COMPLETIONS + 1):
             if not (more := self.queue.poll(COMPLETIONS)):
                 break
             self._found(more)
@@ -455,7 +456,7 @@ class HardwareFabric(ConnectedFabric):
         """
         Take all that the adapter has done until now.
         """
-        for _ in range(QUEUE_DEPTH // COMPLETIONS):
+        for _ in range(QUEUE_DEPTH // COMPLETIONS + 1):
             if not self._take():
                 break
 

@@ -163,6 +163,8 @@ _VECTOR: Final = 1 << 7
 class Parameters:
     """
     C{struct rdma_conn_param}.
+
+    @ivar isShared: whether the queue pair takes receives of a shared queue.
     """
 
     privateData: bytes = b""
@@ -171,6 +173,7 @@ class Parameters:
     retryCount: int = 7
     rnrRetryCount: int = 7
     number: int = 0
+    isShared: bool = False
 
 
 @frozen
@@ -360,6 +363,7 @@ class RDMACM:
             initiator_depth=parameters.initiatorDepth,
             retry_count=parameters.retryCount,
             rnr_retry_count=parameters.rnrRetryCount,
+            srq=parameters.isShared,
             qp_num=parameters.number,
         ), data
 
