@@ -73,11 +73,14 @@ class OperationTests(SynchronousTestCase):
         self.devices.append(device)
         return device
 
-    def ends(self) -> tuple[KeyedEnd, KeyedEnd]:
+    def ends(self, depths: tuple[int, int] | None = None) -> tuple[KeyedEnd, KeyedEnd]:
         """
+        @param depths: those of the passive end's adapter, where they are others.
         @return: two connected ends.
         """
-        one, two = KeyedEnd(self.device()), KeyedEnd(self.device())
+        one = KeyedEnd(self.device())
+        self.host.depths = depths or self.host.depths
+        two = KeyedEnd(self.device())
         port = two.device.listen(SPACE, ADDRESS, 0, two).port
         one.device.connect(SPACE, ADDRESS, port, one)
         one.call(one.path, b"", SPACE << 16 | port)
@@ -491,6 +494,15 @@ class OperationTests(SynchronousTestCase):
             self.host.depths = most
             given = self.agreed()[-2:]
             self.assertEqual([(each.responderResources, each.initiatorDepth) for each in given], found)
+
+    def test_depthsAskedFor(self) -> None:
+        """
+        A peer that asks for more than the adapter serves or has outstanding is accepted with what there is.
+        """
+        one, two = self.ends((2, 2))
+        self.assertEqual([each.side.qp.state for each in (one, two)], [QPState.RTS] * 2)
+        steps = self.host.queuePairs[two.side.qp.path.adapterNumber].steps
+        self.assertEqual((steps[1][2]["max_dest_rd_atomic"], steps[2][2]["max_rd_atomic"]), (2, 2))
 
     def test_retries(self) -> None:
         """

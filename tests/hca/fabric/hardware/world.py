@@ -391,6 +391,9 @@ class AdapterQueuePair:
         """
         if given["qp_state"] != RESET and self.host.isFull:
             raise VerbsError(errno.EINVAL, "ibv_modify_qp")
+        asked = given.get("max_dest_rd_atomic", 0), given.get("max_rd_atomic", 0)
+        if any(each > most for each, most in zip(asked, self.host.depths, strict=True)):
+            raise VerbsError(errno.EINVAL, "ibv_modify_qp")
         self.steps.append((mask, vector, given))
         if given["qp_state"] == ERR:
             self.state = ERR
@@ -728,6 +731,7 @@ class Manager:
 
     def __init__(self, host: Host) -> None:
         self.host = host
+        self.most = host.depths
         self.bell = Bell()
         self.events: deque[Notice] = deque()
 
@@ -780,7 +784,7 @@ class Manager:
     def depths(self, id: int) -> tuple[int, int]:
         if self.host.isFull:
             raise OSError(errno.ENOMEM, "ibv_query_device")
-        return self.host.depths
+        return self.most
 
     def listen(self, id: int, backlog: int) -> None:
         self.host.identifiers[id].backlog = backlog
@@ -803,12 +807,16 @@ class Manager:
         if state == INIT:
             given["qp_access_flags"] = 15
         if state == RTR:
-            given["dest_qp_num"] = self._peer(id)[1].own.number
+            own = self._peer(id)[1].own
+            # As the peer has asked for it (Linux cm.c, cm_init_qp_rtr_attr()).
+            given.update(dest_qp_num=own.number, max_dest_rd_atomic=own.initiatorDepth)
+        if state == RTS:
+            given["max_rd_atomic"] = self._peer(id)[1].own.responderResources
         return 1, given, {"dgid": bytes(16)} if state == RTR else None
 
     def _agree(self, one: Identifier, parameters: Parameters) -> None:
         # librdmacm cma.c, ucma_valid_param().
-        served, outstanding = self.host.depths
+        served, outstanding = self.most
         if parameters.responderResources > served or parameters.initiatorDepth > outstanding:
             raise OSError(errno.EINVAL, "Invalid argument")
         one.own = parameters

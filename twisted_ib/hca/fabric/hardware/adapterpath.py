@@ -311,8 +311,14 @@ class AdapterPath(Waiters, OwnPath):
     def _step(self, state: QPState, **others: int) -> None:
         fabric, connection = self.fabric, self.connection
         assert connection is not None
-        mask, given, target = fabric.connector.manager.attributes(connection.id, int(state))
+        connector = fabric.connector
+        mask, given, target = connector.manager.attributes(connection.id, int(state))
         given.update({name: value for name, value in others.items() if name in given})
+        # The kernel has those that the peer has asked for (Linux cm.c, cm_init_qp_rtr_attr()).
+        bounds = {"max_dest_rd_atomic": connector.served, "max_rd_atomic": connector.outstanding}
+        for name, most in bounds.items():
+            if name in given:
+                given[name] = min(given[name], most)
         vector = None if target is None else fabric.verbs.AHAttr(**target)
         if mask:
             self._verbs.modify(mask, vector, **given)

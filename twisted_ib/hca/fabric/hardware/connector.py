@@ -166,6 +166,8 @@ class Connector(FabricConnector):
     The connections of one fabric.
 
     @ivar manager: librdmacm's channel, an L{RDMACM<twisted_ib.hca.fabric.hardware.rdmacm.RDMACM>}.
+    @ivar served: how many READs and atomics a queue pair of the adapter serves at a time, and C{outstanding}
+        how many it has outstanding.
     """
 
     def __init__(self, fabric: HardwareFabric, manager: RDMACM) -> None:
@@ -179,7 +181,7 @@ class Connector(FabricConnector):
         self._watch = manager.create()
         try:
             manager.bind(self._watch, fabric.address, 0)
-            self._served, self._outstanding = manager.depths(self._watch)
+            self.served, self.outstanding = manager.depths(self._watch)
         except OSError:
             manager.destroy(self._watch)
             raise
@@ -273,7 +275,7 @@ class Connector(FabricConnector):
         """
         @return: those of a message, served and outstanding, as far as the adapter has them.
         """
-        return min(message.responderResources, self._served), min(message.initiatorDepth, self._outstanding)
+        return min(message.responderResources, self.served), min(message.initiatorDepth, self.outstanding)
 
     def _resolved(self, connection: AdapterConnection, notice: Notice) -> None:
         self.manager.resolveRoute(connection.id, RESOLVE_SECONDS)
