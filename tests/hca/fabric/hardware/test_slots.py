@@ -14,7 +14,7 @@ from tests.internet.carriers import SDP, StreamContract
 from tests.sdp.test_contract import IB
 from tests.support.waiting import becomes
 from twisted_ib.hca.fabric.hardware import hardware, slots
-from twisted_ib.hca.fabric.hardware.adapterpath import RING_BYTES, SLOT_BYTES, SLOTS
+from twisted_ib.hca.fabric.hardware.adapterpath import RING_BYTES, SENDS, SLOT_BYTES, SLOTS
 from twisted_ib.hca.fabric.hardware.slots import CHUNK, REFILL
 
 #: Connections at a time.
@@ -98,6 +98,22 @@ class SlotsContract(StreamContract):
             self.assertGreater(self.bytesOf(), 4 * (RING_BYTES + SLOTS * SLOT_BYTES))
             pairs[0][1].transport.write(b"hello")
             await becomes(reactor, lambda: pairs[0][2].got() == b"hello")
+            await self.over(reactor, pairs)
+
+        self.drive(steps)
+
+    def test_room(self) -> None:
+        """
+        The completion queue has room for all that connections have outstanding, and for all slots.
+        """
+        self.host.depth = hardware.SHARING_DEPTH
+
+        async def steps(reactor: Any) -> None:
+            pairs = await self.several(reactor, 1)
+            fabric = pairs[0][1].transport.channel.device.fabric
+            self.assertIsNotNone(fabric.slots.shared)
+            most = fabric._most * (SENDS + SLOTS) + slots.MOST_SLOTS
+            self.assertIn(hardware.SHARING_DEPTH - most, range(SENDS + SLOTS))
             await self.over(reactor, pairs)
 
         self.drive(steps)

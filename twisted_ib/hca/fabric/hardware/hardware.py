@@ -155,9 +155,10 @@ class HardwareFabric(ConnectedFabric):
         # A code (enum ibv_mtu), of 256 to 4096.
         self.pathMTU = 128 << min(max(1, self.context.query_port(1).active_mtu), 5)
         depth = min(QUEUE_DEPTH, self.context.query_device().max_cqe)
-        self._most = max(1, depth // (SENDS + SLOTS))
+        isSharing = not self.isRNIC and depth >= SHARING_DEPTH
+        self.slots = StreamSlots(self, isSharing, SLOT_BYTES, IMMEDIATE.size)
         # Of the shared slots, too, all may complete.
-        self.slots = StreamSlots(self, not self.isRNIC and depth >= SHARING_DEPTH, SLOT_BYTES, IMMEDIATE.size)
+        self._most = max(1, (depth - isSharing * MOST_SLOTS) // (SENDS + SLOTS))
         self.channel = self.context.create_comp_channel()
         undone.callback(self.channel.close)
         os.set_blocking(self.channel.fd, False)
