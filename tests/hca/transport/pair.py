@@ -120,6 +120,9 @@ class End:
         """
         Middle packets came.
         """
+        if opcode == ANSWERS[False, False]:
+            self._answered(Kind.READ_RESPONSE, opcode, b"".join(parts))
+            return 0
         assert self._open is not None
         self._open += map(bytes, parts)
         return 0

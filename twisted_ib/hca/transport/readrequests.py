@@ -128,6 +128,23 @@ class ReadRequest:
             self.asked.add(at)
         return self.code, ACKNOWLEDGE_REQUEST, at & PSN_MASK, header, b""
 
+    def goesOn(self, at: int, count: int, length: int, mtu: int) -> bool:
+        """
+        Check Middle packets of a READ response, without L{place}.
+
+        @param at: the PSN of the first.
+        @param length: bytes of each.
+        @return: whether they belong there, amid a part; then they are no longer awaited.
+        """
+        offset, part = at - self.start, self.part
+        if self.code != READ_REQUEST or length != mtu or at + count >= self.end:
+            return False
+        if offset <= 0 or not 0 < offset % part < part - count:
+            return False
+        if self.asked:
+            self.asked.difference_update(range(at, at + count))
+        return True
+
     def place(
         self, code: int, number: int, buffer: Any, start: int, stop: int, mtu: int
     ) -> tuple[int, int] | None:

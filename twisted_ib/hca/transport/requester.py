@@ -304,7 +304,7 @@ class Requester:
         """
         if self._ended:
             return
-        if code == READ_RESPONSE_MIDDLE and self._middle(psn, stop - start, now):
+        if code == READ_RESPONSE_MIDDLE and self._middle(psn, 1, stop - start, now):
             self._user.delivered(code, buffer, start, stop)
             return
         if code == ACKNOWLEDGE:
@@ -419,23 +419,25 @@ class Requester:
             # each ACK.
             self._arm(now)
 
-    def _middle(self, psn: int, length: int, now: float) -> bool:
-        # Shortcut of L{_answer} for the expected Middle packet of a long READ; returns whether it
-        # was one.
+    def continued(self, psn: int, parts: list[Any], now: float) -> bool:
+        """
+        Middle packets of a READ response came, as those of messages to a responder's C{continued}.
+        """
+        isRight = self._middle(psn, len(parts), len(parts[0]), now)
+        if isRight:
+            self._user.continued(READ_RESPONSE_MIDDLE, parts, len(parts) * self._terms.mtu)
+        return isRight
+
+    def _middle(self, psn: int, count: int, length: int, now: float) -> bool:
+        # Shortcut of L{_answer} for the expected Middle packets of a long READ; whether they are those.
         una = self._una
         queue = self._sent or self.unsent
-        if psn != una & PSN_MASK or una >= self._top or not queue or self._isPaused:
+        if psn != una & PSN_MASK or una + count > self._top or not queue or self._isPaused or self._ended:
             return False
         question = queue[0]
-        if question.__class__ is not ReadRequest or length != self._terms.mtu:
+        if question.__class__ is not ReadRequest or not question.goesOn(una, count, length, self._terms.mtu):
             return False
-        at, part = una - question.start, question.part
-        if at <= 0 or not at % part or not (at + 1) % part:
-            return False
-        if una + 1 == question.end or question.code != READ_REQUEST:
-            return False
-        question.asked.discard(una)
-        self._una = una = una + 1
+        self._una = una = una + count
         if self._next < una:
             self._next = una
         self._since = self._armedAt = now
@@ -492,8 +494,7 @@ class Requester:
         self.due = None
 
     def _gap(self, now: float) -> None:
-        # A response was lost: something behind it came.  Repeat once; if that is lost, too, the
-        # timer repeats it.
+        # A response was lost: something behind it came.  Repeat once; if that is lost, the timer does.
         if self._lostAt != self._una:
             self._repeat(now)
 
@@ -555,8 +556,7 @@ class Requester:
             # The RNR wait is not counted as silence.
             self._isPaused, self.due, self._since = False, None, now
             return
-        # A suspended or stalled process must not blame its peer for the time in which it read
-        # nothing.
+        # A suspended or stalled process must not blame its peer for the time in which it read nothing.
         self._since += now - self.due
         patience, wasSilent = self._patience, self._since < self._silentAt
         if (isGone and wasSilent) or (patience is not None and now >= self._since + patience):

@@ -43,6 +43,7 @@ from twisted_ib.hca.wire.opcodes import (
     CONGESTION,
     MTU_BYTES,
     OPCODES,
+    READ_RESPONSE_MIDDLE,
     SEND_MIDDLE,
     UD_SEND_ONLY,
     UD_SEND_ONLY_IMMEDIATE,
@@ -83,7 +84,7 @@ _PAD_SHIFT: Final = 4
 _VERSION_MASK: Final = 0xF
 _SERVICE_MASK: Final = 0xE0
 _SPECIAL: Final = SOLICITED | 3 << _PAD_SHIFT
-_MIDDLES: Final = frozenset((SEND_MIDDLE, WRITE_MIDDLE))
+_MIDDLES: Final = frozenset((SEND_MIDDLE, WRITE_MIDDLE, READ_RESPONSE_MIDDLE))
 #: The ECN field of the traffic class; both bits are "congestion experienced" (RFC 3168 section 5).
 _CONGESTED: Final = 3
 #: The shortest packet.
@@ -307,8 +308,12 @@ class PacketReceiver:
                     # Middle packets of one message are delivered at once: bulk transfer is nothing else.
                     parts, word = self._run(flow, view, at, stop, size, number)
                     several = len(parts)
-                    responder = session.connection.responder
-                    if several > 1 and responder.continued(opcode, psn & PSN_MASK, word, parts):
+                    connection = session.connection
+                    if several > 1 and (
+                        connection.requester.continued(psn & PSN_MASK, parts, now)
+                        if opcode == READ_RESPONSE_MIDDLE
+                        else connection.responder.continued(opcode, psn & PSN_MASK, word, parts)
+                    ):
                         if joining is not None and joining is not session:
                             joining.settle()  # Two connections may share a source port.
                         joining = session
