@@ -13,7 +13,7 @@
  * rt_sigprocmask(2), which refuses an operation that there is not (EINVAL) after it has read the set of signals, and before
  * that says EFAULT; the other is futex(2), which sets no bits of a word here, whoever else changes it, and wakes nobody.
  */
-int twisted_ib_is_there(uintptr_t start, size_t length, int writes)
+static int twisted_ib_is_there(uintptr_t start, size_t length, int writes)
 {
     static uintptr_t size;
     static uint32_t own;
@@ -29,4 +29,30 @@ int twisted_ib_is_there(uintptr_t start, size_t length, int writes)
                                   FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_EQ, 0)) >= 0)
         return 1;
     return !madvise((void *)page, length, writes ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+}
+
+static PyObject *twisted_ib_ask(PyObject *self, PyObject *arguments)
+{
+    unsigned long long start;
+    Py_ssize_t length;
+    int writes;
+
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "Kni", &start, &length, &writes))
+        return NULL;
+    return PyBool_FromLong(twisted_ib_is_there(start, length, writes));
+}
+
+/*
+ * The same as a function of Python, a new reference to it, which asks with Python's lock held: a function of cffi gives that
+ * up, and then a thread that polls has it between each question and the access.
+ */
+uintptr_t twisted_ib_asker(void)
+{
+    static PyMethodDef ask = {"isThere", twisted_ib_ask, METH_VARARGS, NULL};
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *made = PyCFunction_New(&ask, NULL);
+
+    PyGILState_Release(state);
+    return (uintptr_t)made;
 }

@@ -48,7 +48,7 @@ void twisted_ib_renew(void);
 extern volatile int twisted_ib_in_python;
 extern volatile int twisted_ib_over;
 extern volatile unsigned twisted_ib_busy;
-int twisted_ib_is_there(uintptr_t, size_t, int);
+uintptr_t twisted_ib_asker(void);
 void twisted_ib_forget(void);
 enum ibv_mw_type { IBV_MW_TYPE_1, ... };
 enum ibv_wr_opcode { IBV_WR_RDMA_WRITE, ... };

@@ -4,6 +4,7 @@ The start of libibverbs in its process.
 
 from __future__ import annotations
 
+import ctypes
 import time
 from threading import get_native_id
 
@@ -33,10 +34,7 @@ def _watch() -> None:
 
 
 _watch()
-# Where the program is Python, its other threads do not come between the question and the access: ctypes keeps
-# the lock.
-if not lib.twisted_ib_in_python:
-    askBy(lib.twisted_ib_is_there)
+askBy(ctypes.cast(lib.twisted_ib_asker(), ctypes.py_object).value)
 
 
 def _cut() -> None:
