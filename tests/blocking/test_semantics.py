@@ -10,6 +10,7 @@ import os
 import select as kernelSelect
 import signal
 import socket as kernel
+import struct
 import sys
 import tempfile
 import threading
@@ -267,6 +268,36 @@ class SemanticsTests(BlockingTestCase):
         for one, _ in self.both():
             self.assertEqual(self.numberOf(one.bind, (LOOPBACK, 0)), errno.EINVAL)
             self.assertEqual(self.numberOf(one.listen), errno.EINVAL)
+
+    def test_inherited(self) -> None:
+        """
+        A socket that is accepted has the options of the one that listens, also those set since.
+        """
+        self.rules("use sdp connect * *:*\n")
+        wanted: Any = (
+            (kernel.SOL_SOCKET, kernel.SO_KEEPALIVE, b"\1\0\0\0"),
+            (kernel.SOL_SOCKET, kernel.SO_LINGER, struct.pack("ii", 1, 7)),
+            (kernel.SOL_SOCKET, kernel.SO_RCVTIMEO, struct.pack("ll", 7, 0)),
+            (kernel.IPPROTO_TCP, kernel.TCP_NODELAY, b"\1\0\0\0"),
+            (kernel.IPPROTO_IP, kernel.IP_TOS, b"\x10\0\0\0"),
+        )
+        for made in (kernel, offloading):
+            listener = self.server(made)
+            for later in (), wanted:
+                for option in later:
+                    listener.setsockopt(*option)
+                accepting = self.inThread(listener.accept)
+                self.client(listener, made)
+                accepted, _ = accepting.result(HANG_SECONDS)
+                self.addCleanup(accepted.close)
+                self.assertEqual(getattr(accepted, "sdp", None) is not None, made is offloading)
+                self.assertEqual(accepted.getsockopt(kernel.SOL_SOCKET, kernel.SO_REUSEADDR), 1)
+                for level, name, value in wanted:
+                    found = accepted.getsockopt(level, name, len(value))
+                    self.assertEqual(found == value, later is wanted, (made, name))
+            if made is offloading:
+                self.assertEqual(accepted.sdp.limits, (7.0, None))
+                self.assertTrue(accepted.sdp.stream.getTcpKeepAlive())
 
     def test_source(self) -> None:
         """

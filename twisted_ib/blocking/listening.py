@@ -10,6 +10,7 @@ import os
 import select
 import socket as kernel
 from collections import deque
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from twisted.internet.protocol import Factory
@@ -28,7 +29,42 @@ from twisted_ib.switch.serverclient import RedirectedServer
 if TYPE_CHECKING:
     from twisted_ib.blocking.loop import BlockingLoop
 
+_SOCKET, _IP, _TCP = kernel.SOL_SOCKET, kernel.IPPROTO_IP, kernel.IPPROTO_TCP
+#: The options that a socket which is accepted has of the one that listens (Linux's sk_clone_lock()), but for
+#: the sizes of buffers, which are the connection's.
+_INHERITED: Final = (
+    (_SOCKET, kernel.SO_REUSEADDR),
+    (_SOCKET, kernel.SO_REUSEPORT),
+    (_SOCKET, kernel.SO_KEEPALIVE),
+    (_SOCKET, kernel.SO_LINGER),
+    (_SOCKET, kernel.SO_OOBINLINE),
+    (_SOCKET, kernel.SO_RCVLOWAT),
+    (_SOCKET, kernel.SO_RCVTIMEO),
+    (_SOCKET, kernel.SO_SNDTIMEO),
+    (_IP, kernel.IP_TOS),
+    (_IP, kernel.IP_TTL),
+    (_TCP, kernel.TCP_NODELAY),
+    (_TCP, kernel.TCP_KEEPIDLE),
+    (_TCP, kernel.TCP_KEEPINTVL),
+    (_TCP, kernel.TCP_KEEPCNT),
+    (_TCP, kernel.TCP_USER_TIMEOUT),
+)
+#: The longest of them, struct timeval.
+_OPTION_BYTES: Final = 16
 _FORKING: Final = Fallback("forking", "the process has forked after it listened: RDMA does not cross a fork")
+
+
+def _valuesOf(skt: _socket.socket) -> list[bytes]:
+    return [_socket.socket.getsockopt(skt, *option, _OPTION_BYTES) for option in _INHERITED]
+
+
+@lru_cache(maxsize=2)
+def _initialValues(family: int) -> list[bytes]:
+    plain = _socket.socket(family, kernel.SOCK_STREAM | kernel.SOCK_CLOEXEC)
+    try:
+        return _valuesOf(plain)
+    finally:
+        plain.close()
 
 
 class _Accepting(Factory):
@@ -69,6 +105,7 @@ class Listening(SocketListeners):
         another process may have the socket, and be quicker to accept it.
     @ivar outcome: The one of L{outcomes<twisted_ib.switch.reason.outcomes>} that counts it.
     @ivar kind: The family, type and protocol of the socket.
+    @ivar options: Those that its connections have of it, with their values; L{None} to ask the kernel again.
     """
 
     listens: Final[Literal[True]] = True
@@ -93,6 +130,7 @@ class Listening(SocketListeners):
         self.outcome: tuple[str, str, str] = ("", "", "")
         # Each look makes members of enumerations.
         self.kind = skt.family, skt.type, skt.proto
+        self.options: list[tuple[int, int, bytes]] | None = None
         self._offered: tuple[Any, ...] | None = None
         self._besideSocket(loop.reactor.switch, loop.reactor, skt)
 
@@ -204,6 +242,15 @@ class Listening(SocketListeners):
                 listener.startReading()
             self.loop.disturb()
         return connection
+
+    def inherited(self, skt: kernel.socket) -> list[tuple[int, int, bytes]]:
+        """
+        Return the options that a connection has of the socket that listens, where a program has set some.
+        """
+        if self.options is None:
+            found = zip(_INHERITED, _valuesOf(skt), _initialValues(self.kind[0]), strict=True)
+            self.options = [(*option, value) for option, value, initial in found if value != initial]
+        return self.options
 
     def timeoutOf(self, skt: kernel.socket) -> float | None:
         """

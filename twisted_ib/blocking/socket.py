@@ -116,6 +116,8 @@ class socket(kernel.socket, metaclass=_Sockets):
     _names: tuple[Any, Any]
     _io_refs: int
     _closed: bool
+    # Whether a socket may have SO_RCVTIMEO or SO_SNDTIMEO before it connects.
+    _mayLimit = False
     stays: Callable[[kernel.socket], Fallback | None] = staticmethod(lambda skt: None)
     kernelKind: type[socket]
     movedKind: type[socket]
@@ -137,6 +139,8 @@ class socket(kernel.socket, metaclass=_Sockets):
         _begin(self, family, type, proto, fileno)
         self._io_refs, self._closed = 0, False
         if fileno is not None:
+            # Whose options another program may have set.
+            socket._mayLimit = True
             self._sdp = descriptors.found(self, self.fileno())
 
     # -- what it is
@@ -363,7 +367,7 @@ class socket(kernel.socket, metaclass=_Sockets):
                         ):
                             raise failure(errno.EAGAIN) if limit else TimeoutError("timed out")
                     if listening.accepted:
-                        return self._accepted(listening.take())
+                        return self._accepted(listening)
                     if not listening.connected:
                         # accept(2): EINVAL, the socket does not listen.
                         raise failure(errno.EBADF if self.fileno() < 0 else errno.EINVAL)
@@ -384,14 +388,12 @@ class socket(kernel.socket, metaclass=_Sockets):
                 raise
             return self.accept()
 
-    def _accepted(self, connection: Connection) -> tuple[kernel.socket, Any]:
-        made = socket(self.family, self.type, self.proto)
+    def _accepted(self, listening: Listening) -> tuple[kernel.socket, Any]:
+        connection = listening.take()
+        made = socket(*listening.kind)
         made._carry(connection)
-        for option in _LIMITS:
-            # tcp_create_openreq_child(): it has those of the one that listens.
-            if self._limit(option):
-                value = super().getsockopt(kernel.SOL_SOCKET, option, _TIMEVAL.size)
-                made.setsockopt(kernel.SOL_SOCKET, option, value)
+        for option in listening.inherited(self):
+            made.setsockopt(*option)
         if kernel.getdefaulttimeout() is None and self.gettimeout():
             made.setblocking(True)
         return made, connection.peer
@@ -544,6 +546,10 @@ class socket(kernel.socket, metaclass=_Sockets):
         # The kernel's socket checks the option and keeps its value.
         super().setsockopt(level, optname, value, *optlen)
         connection = self._connection()
+        if connection is None and isinstance(part := self.sdp, Listening):
+            part.options = None
+        if level == kernel.SOL_SOCKET and optname in _LIMITS:
+            socket._mayLimit = True
         if connection is None or level != kernel.SOL_SOCKET:
             return
         if optname == kernel.SO_KEEPALIVE:
@@ -560,7 +566,7 @@ class socket(kernel.socket, metaclass=_Sockets):
 
     def _takeLimits(self, connection: Connection) -> None:
         # A program has set them before there was a connection.
-        for option in _LIMITS:
+        for option in _LIMITS if socket._mayLimit else ():
             if seconds := self._limit(option):
                 connection.limit(option == kernel.SO_SNDTIMEO, seconds)
 
