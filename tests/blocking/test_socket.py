@@ -193,7 +193,7 @@ class StreamTests(BlockingTestCase):
         one, _ = self.pair()
         now = 5.0
 
-        def send(connection: Any, data: Any, flags: int, timeout: float | None) -> int:
+        def send(connection: Any, data: Any, flags: int, timeout: float | None, until: None) -> int:
             nonlocal now
             now += 0.25
             return len(data)

@@ -96,7 +96,7 @@ class Connection:
         this end sends no more over SDP.
     @ivar lost: The number of the error that ended it, until a call has reported it; else 0.
     @ivar isNew: Whether C{connect} has not said yet that an attempt that did not block has succeeded.
-    @ivar over: Whether the connection has ended in both directions.
+    @ivar over: Whether the connection has ended in both directions, or been reset.
     @ivar held: Tells whether a descriptor is still open, if no socket has the connection any more.
     @ivar kept: A descriptor of our own then, or -1; C{holder}: where another process has one, if it is known.
     @ivar forks: How often the process had been forked when the connection came to its descriptor;
@@ -183,8 +183,9 @@ class Connection:
             elif self.peerEnded and not self.isShut:
                 # Linux's tcp_reset() in CLOSE_WAIT.
                 self.lost = errno.EPIPE
-        self.ended = self.over = True
-        self.stream = None
+        # One that has gone in order hears no more, and TCP takes one send more, which draws the reset.
+        isHalf = self.peerEnded and not self.isShut and isinstance(reason.value, error.ConnectionDone)
+        self.ended, self.over, self.stream = True, not isHalf, None
 
     # -- conditions
 
@@ -230,13 +231,19 @@ class Connection:
         """
         return self.over or (self.peerEnded and self.isShut)
 
-    def _await(self, ready: Callable[[], object], timeout: float | None, limit: float | None = None) -> None:
+    def _await(
+        self,
+        ready: Callable[[], object],
+        timeout: float | None,
+        limit: float | None = None,
+        until: float | None = None,
+    ) -> None:
         loop = self.loop
         if timeout == 0.0:
             loop.poll()
             if not ready():
                 raise failure(errno.EAGAIN)
-        elif not loop.wait(ready, _deadline(timeout, limit)):
+        elif not loop.wait(ready, _deadline(timeout, limit) if until is None else until):
             raise _expired(timeout)
 
     def _timeoutNow(self, timeout: float | None) -> float | None:
@@ -432,9 +439,11 @@ class Connection:
 
     # -- sending
 
-    def send(self, data: Any, flags: int, timeout: float | None) -> int:
+    def send(self, data: Any, flags: int, timeout: float | None, until: float | None = None) -> int:
         """
         See C{socket.send}, and L{receive}.
+
+        @param until: C{monotonic()} at which SO_SNDTIMEO is over that began with another piece, or L{None}.
         """
         flags = index(flags)
         if self.isMarked:
@@ -455,13 +464,11 @@ class Connection:
                     loop.poll()
                 self.turns = loop.driven.turns
                 stream = self.stream
-                if stream is None or self.isShut:
-                    raise self._broken()
-                if not self.writable():
-                    self._await(self.writable, timeout, self.limits[1])
+                if not (stream is None or self.isShut or self.writable()):
+                    self._await(self.writable, timeout, self.limits[1], until)
                     stream = self.stream
-                    if stream is None or self.isShut:
-                        raise self._broken()
+                if stream is None or self.isShut:
+                    return self._sendToNobody(data)
                 if data.__class__ is not bytes:
                     with octetsOf(data) as octets:
                         data = bytes(octets[:SEND_BYTES])
@@ -491,7 +498,7 @@ class Connection:
         with self.loop:
             self.loop.poll()
             self._await(self.writable, timeout, self.limits[1])
-            if not self.sendsByTCP() and (self.stream is None or self.isShut):
+            if not self.sendsByTCP() and (self.over or self.isShut):
                 raise self._broken()
 
     def sendDirect(self, data: Any, timeout: float | None) -> bool:
@@ -579,6 +586,15 @@ class Connection:
         number, self.lost = self.lost, 0
         return failure(number or errno.EPIPE)
 
+    def _sendToNobody(self, data: Any) -> int:
+        if self.over or self.isShut or self.sendsByTCP():
+            raise self._broken()
+        with octetsOf(data) as octets:
+            if size := min(len(octets), SEND_BYTES):
+                # The answer to it is a reset: Linux's tcp_reset() in CLOSE_WAIT.
+                self.over, self.lost = True, errno.EPIPE
+            return size
+
     def sendAll(self, data: Any, flags: int, timeout: float | None) -> None:
         """
         See C{socket.sendall}: it returns when the medium has all of it.
@@ -602,11 +618,13 @@ class Connection:
 
     def _sendPieces(self, data: Any, flags: int, timeout: float | None, isAll: bool) -> int:
         deadline = monotonic() + timeout if timeout else None
+        # socket(7): SO_SNDTIMEO is the time of one send(2), of which C{sendall} has many.
+        until = None if isAll else _deadline(timeout, self.limits[1])
         with octetsOf(data) as octets:
             sent, count = 0, len(octets)
             while sent < count:
                 try:
-                    sent += self.send(octets[sent : sent + SEND_BYTES], flags, timeout)
+                    sent += self.send(octets[sent : sent + SEND_BYTES], flags, timeout, until)
                 except BlockingIOError:
                     if isAll or not sent:
                         raise
@@ -636,9 +654,9 @@ class Connection:
                 _Plain.shutdown(self.kernelSocket(), how)
                 self.ended = self.ended or how != kernel.SHUT_WR
                 return
-            if stream is None or self.closed():
+            if self.closed():
                 raise failure(errno.ENOTCONN)
-            if isUsed(self):
+            if stream is not None and isUsed(self):
                 # Bytes are missing: no end of stream.
                 self.ended = self.isShut = True
                 stream.thread = get_ident()
@@ -651,9 +669,10 @@ class Connection:
                 self.isShut = True
                 if self.move is not None:
                     self.move.shutdown()
-                stream.thread = get_ident()
-                stream.loseWriteConnection()
-                self.loop.flush(stream.channel.device)
+                if stream is not None:
+                    stream.thread = get_ident()
+                    stream.loseWriteConnection()
+                    self.loop.flush(stream.channel.device)
             self.loop.disturb()
 
     def drop(self, isAborted: bool = False) -> None:
@@ -726,7 +745,7 @@ class Connection:
         if self.sendsByTCP():
             found = _Plain.getsockopt(self.kernelSocket(), kernel.IPPROTO_TCP, kernel.TCP_INFO, 1)
             return int.from_bytes(found, sys.byteorder)
-        if self.stream is None or self.closed():
+        if self.closed():
             return _CLOSE
         return _CLOSE_WAIT if self.peerEnded else _FIN_WAIT2 if self.isShut else _ESTABLISHED
 

@@ -200,7 +200,9 @@ class Move:
                     # For the end alone: one that refuses resets it.
                     (poller := _poll()).register(self.mine, 0)
                 connection.loop.wait(
-                    lambda: not self._isOpen() or connection.over, monotonic() + ANSWER_SECONDS, poller
+                    lambda: connection.stream is None or not self._isOpen(),
+                    monotonic() + ANSWER_SECONDS,
+                    poller,
                 )
                 self.look()
                 self.feed(Input.WAITED)

@@ -23,8 +23,11 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.blocking.case import BlockingTestCase
+from tests.support.calls import requireReplaceable
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
 from twisted_ib.blocking.connection import Connection
+from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.reactor.loop import EPOLL_EVERY
 from twisted_ib.sdp.inbox import Inbox
 from twisted_ib.sdp.pendingsends import SendBuffer
@@ -278,6 +281,33 @@ class StateTests(ConnectionCase):
                     before = before or (how != socket.SHUT_RD and not closed)
                     self.assertEqual(stream.said.count(("loseWriteConnection",)), int(before), how)
                     self.assertTrue(one.readable() or how == socket.SHUT_WR)
+
+    def test_goneInOrder(self) -> None:
+        """
+        A peer that has ended its process leaves a connection half open, as over TCP: nothing is sent to it as
+        often as one likes, the first octets draw a reset, and the next are a broken pipe.
+        """
+        for send in "send", "sendAll":
+            for octets in b"x", bytearray(b"x"), memoryview(b"x"):
+                one, stream = self.made(data, end, done)
+                for none in b"", bytearray():
+                    self.assertIn(self.saying(getattr(one, send), none, 0, None), (0, None))
+                self.assertEqual(
+                    (one.closed(), one.hungUp(), one.state(), one.takeError()), (False, False, 8, 0)
+                )
+                self.assertIsNone(self.saying(one.awaitRoom, 0.0))
+                self.assertIn(self.saying(getattr(one, send), octets, 0, None), (1, None))
+                self.assertEqual((one.closed(), one.hungUp(), one.state()), (True, True, 7))
+                self.assertEqual(self.saying(getattr(one, send), b"", 0, None), BROKEN)
+                self.assertEqual(self.saying(one.shutdown, socket.SHUT_WR), UNCONNECTED)
+                self.assertEqual([self.saying(one.receive, 9, 0, 0.0) for _ in range(2)], [b"ab", b""])
+                self.assertEqual(stream.said.count(("write", b"x")), 0)
+        one, _ = self.made(end, done)
+        self.assertEqual(self.saying(one.send, bytes(2 * SEND), 0, 0.0), SEND)
+        self.assertEqual([one.takeError(), one.takeError()], [BROKEN, 0])
+        one, _ = self.made(end, done)
+        self.assertEqual([self.saying(one.shutdown, how) for how in (0, 1, 1)], [None, None, UNCONNECTED])
+        self.assertEqual(self.saying(one.send, b"", 0, 0.0), BROKEN)
 
     def test_how(self) -> None:
         """
@@ -771,6 +801,27 @@ class SendTests(ConnectionCase):
             self.later(self.later, setattr, stream, "buffer", None)
             self.assertIsNone(one.sendAll(octets, 0, None))
             self.assertTrue(one.writable())
+
+    def test_limitOfAll(self) -> None:
+        """
+        SO_SNDTIMEO is the time of a whole C{send}, whose many pieces wait, and of each part of C{sendall}.
+        """
+        requireReplaceable(BlockingLoop, "wait")
+        one, stream = self.made()
+        one.limit(True, HANG_SECONDS)
+        stream.write = lambda octets: setattr(stream, "buffer", FULL["buffer"])  # type: ignore[method-assign]
+        deadlines: list[Any] = []
+
+        def wait(ready: object, deadline: float | None = None, kernel: object = None) -> bool:
+            deadlines.append(deadline)
+            stream.buffer = None
+            return len(deadlines) % 3 > 0
+
+        self.patch(self.loop, "wait", wait)
+        self.assertEqual(one.send(bytes(5 * SEND), 0, None), 3 * SEND)
+        self.assertEqual((len(deadlines), len(set(deadlines))), (3, 1))
+        self.assertEqual(self.saying(one.sendAll, bytes(5 * SEND), 0, None), AGAIN)
+        self.assertEqual((len(deadlines), len(set(deadlines))), (6, 4))
 
     def test_late(self) -> None:
         """
