@@ -104,8 +104,6 @@ class PostedQueue:
         """
         self._structure = structure
         structure.elements = elements
-        # Signals' handlers that came unseen count before the program posts: see building/view.c.
-        lib.twisted_ib_look_for_handlers()
         self.depth, self.isShort, self.isFollowed = depth, True, False
         self.taken = self.renewal = self.suspensions = 0
         _queues[addressOf(structure)] = self

@@ -283,6 +283,29 @@ class SettlingTests(VerbsTestCase):
         self.postings.settle()
         self.assertEqual([core.take().id for _ in range(core.depth + 1)], list(range(core.depth + 1)))
 
+    def test_looksOnce(self) -> None:
+        """
+        Handlers of signals that came unseen are looked for once a queue pair, and once a shared queue.
+        """
+        queues: Any = import_module("twisted_ib.verbs.c.verbs.queues")
+        ffi, looked = self.postings.ffi, Mock()
+        self.patch(self.postings.lib, "twisted_ib_look_for_handlers", looked)
+        one = self.ends[1]
+        srq = queues.PostedSRQ(one.pd, SrqInitAttr(SrqAttr(4, 1)))
+        self.addCleanup(srq.close)
+        # Kept for as long as their queues.
+        structures = [ffi.new("struct twisted_ib_srq *")]
+        srq.reflect(structures[0])
+        self.assertEqual(looked.call_count, 1)
+        for kind, shared in (enums.IBV_QPT_RC, None), (enums.IBV_QPT_RC, srq), (enums.IBV_QPT_UD, None):
+            looked.reset_mock()
+            attr = QPInitAttr(kind, None, one.cq, one.cq, shared, QPCap(8, 8, 1, 1, 0))
+            pair = queues.PostedQP(one.pd, attr)
+            self.addCleanup(pair.close)
+            structures.append(ffi.new("struct twisted_ib_qp *"))
+            pair.reflect(structures[-1], shared)
+            self.assertEqual(looked.call_count, 1, (kind, shared))
+
 
 class AgainTests(SynchronousTestCase):
     """

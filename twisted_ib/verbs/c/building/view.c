@@ -263,40 +263,30 @@ void twisted_ib_handled(int number, handler set)
     __atomic_store_n(&twisted_ib_handles, 1, __ATOMIC_SEQ_CST);
 }
 
-/* A signal's handler may set one: so these are found before. */
-#define SIGNALS(name, result, parameters) \
+/* A signal's handler may set one: so the real ones are found before. */
+#define HANDLED(result, name, parameters, given, handler_of) \
     static result(*real_##name) parameters; \
     __attribute__((constructor)) static void find_##name(void) \
     { \
         real_##name = (result(*) parameters)dlsym(RTLD_NEXT, #name); \
+    } \
+    result name parameters \
+    { \
+        handler set = handler_of; \
+        result found; \
+        twisted_ib_handled(number, set); \
+        if (real_##name == NULL) \
+            find_##name(); \
+        found = real_##name given; \
+        twisted_ib_handled(number, set); \
+        return found; \
     }
 
 #define ACTION(name) \
-    SIGNALS(name, int, (int, const struct sigaction *, struct sigaction *)) \
-    int name(int number, const struct sigaction *action, struct sigaction *before) \
-    { \
-        handler set = action != NULL ? action->sa_handler : SIG_DFL; \
-        int result; \
-        twisted_ib_handled(number, set); \
-        if (real_##name == NULL) \
-            find_##name(); \
-        result = real_##name(number, action, before); \
-        twisted_ib_handled(number, set); \
-        return result; \
-    }
+    HANDLED(int, name, (int number, const struct sigaction *action, struct sigaction *before), \
+            (number, action, before), action != NULL ? action->sa_handler : SIG_DFL)
 
-#define SIGNAL(name) \
-    SIGNALS(name, handler, (int, handler)) \
-    handler name(int number, handler action) \
-    { \
-        handler result; \
-        twisted_ib_handled(number, action); \
-        if (real_##name == NULL) \
-            find_##name(); \
-        result = real_##name(number, action); \
-        twisted_ib_handled(number, action); \
-        return result; \
-    }
+#define SIGNAL(name) HANDLED(handler, name, (int number, handler action), (number, action), action)
 
 ACTION(sigaction)
 ACTION(__sigaction)

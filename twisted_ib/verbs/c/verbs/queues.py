@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from _twisted_ib_verbs import ffi
+from _twisted_ib_verbs import ffi, lib
 
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.verbs import pyverbs as verbs
@@ -106,6 +106,8 @@ class PostedQP(_Posted, verbs.QP):
         @param structure: its C{struct twisted_ib_qp}.
         @param shared: its shared receive queue, if it has one.
         """
+        # Signals' handlers that came unseen count before the program posts: see building/view.c.
+        lib.twisted_ib_look_for_handlers()
         work = self._work
         # C does not know address handles.
         if work.queuePair.type is not QPType.UD:
@@ -142,6 +144,7 @@ class PostedSRQ(_Posted, verbs.SRQ):
         """
         @param structure: its C{struct twisted_ib_srq}.
         """
+        lib.twisted_ib_look_for_handlers()
         self.receives = SharedQueue(self, ffi.addressof(structure, "receives"))
         with self.receives:
             structure.self = addressOf(structure)
