@@ -248,7 +248,9 @@ class Listening(SocketListeners):
         Return the options that a connection has of the socket that listens, where a program has set some.
         """
         if self.options is None:
-            found = zip(_INHERITED, _valuesOf(skt), _initialValues(self.kind[0]), strict=True)
+            # The kernel has none of family AF_IB.
+            family = _socket.socket.getsockopt(skt, _SOCKET, kernel.SO_DOMAIN)
+            found = zip(_INHERITED, _valuesOf(skt), _initialValues(family), strict=True)
             self.options = [(*option, value) for option, value, initial in found if value != initial]
         return self.options
 

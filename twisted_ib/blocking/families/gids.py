@@ -278,8 +278,8 @@ class GIDSocket(socket):
             made.open(bound.release())
             self._carry(made)
 
-    def _accepted(self, connection: Connection) -> tuple[kernel.socket, Any]:
-        made, peer = super()._accepted(connection)
+    def _accepted(self, listening: Listening) -> tuple[kernel.socket, Any]:
+        made, peer = super()._accepted(listening)
         return made, _named(peer)
 
     # -- connecting

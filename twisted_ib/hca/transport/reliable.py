@@ -11,7 +11,7 @@ from twisted_ib.hca.transport.parameters import SOLICITED_EVENT, ConnectionParam
 from twisted_ib.hca.transport.requester import Requester
 from twisted_ib.hca.transport.responder import Responder
 from twisted_ib.hca.transport.segmentation import joined
-from twisted_ib.hca.wire.opcodes import ATOMIC_ACKNOWLEDGE, READ_RESPONSE_FIRST
+from twisted_ib.hca.wire.opcodes import ATOMIC_ACKNOWLEDGE, READ_RESPONSE_FIRST, READ_RESPONSE_MIDDLE
 
 _CODE_MASK: Final = 0x7F
 
@@ -84,6 +84,19 @@ class ReliableConnection:
             self.requester.responded(code, psn, buffer, start, stop, now)
         else:
             self.responder.asked(opcode, psn, acknowledge, buffer, start, stop)
+
+    def continued(self, code: int, psn: int, acknowledge: bool, parts: list[Any], now: float) -> bool:
+        """
+        Middle packets came, with consecutive PSNs: L{receive} for all of them at once.
+
+        @param psn: the PSN of the first.
+        @param acknowledge: whether one of them has AckReq.
+        @param parts: their payloads, of equal size; valid until the user's C{settle}.
+        @return: whether they were the expected ones; if not, nothing has changed.
+        """
+        if code == READ_RESPONSE_MIDDLE:
+            return self.requester.continued(psn, parts, now)
+        return self.responder.continued(code, psn, acknowledge, parts)
 
     def isExpected(self, code: int, psn: int) -> bool:
         """

@@ -308,12 +308,8 @@ class PacketReceiver:
                     # Middle packets of one message are delivered at once: bulk transfer is nothing else.
                     parts, word = self._run(flow, view, at, stop, size, number)
                     several = len(parts)
-                    connection = session.connection
-                    if several > 1 and (
-                        connection.requester.continued(psn & PSN_MASK, parts, now)
-                        if opcode == READ_RESPONSE_MIDDLE
-                        else connection.responder.continued(opcode, psn & PSN_MASK, word, parts)
-                    ):
+                    continued = session.connection.continued
+                    if several > 1 and continued(opcode, psn & PSN_MASK, word, parts, now):
                         if joining is not None and joining is not session:
                             joining.settle()  # Two connections may share a source port.
                         joining = session
