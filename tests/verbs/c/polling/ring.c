@@ -19,6 +19,11 @@ static int twisted_ib_quiet(void)
     return 0;
 }
 
+int twisted_ib_has_python(void)
+{
+    return 0;
+}
+
 #define PLACES 64
 
 volatile unsigned twisted_ib_busy, twisted_ib_posts;

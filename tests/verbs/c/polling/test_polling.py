@@ -108,6 +108,13 @@ class PollingTests(PollingTestCase):
         """
         self.story(source=SOURCE.with_name("yields.c"))
 
+    def test_holding(self) -> None:
+        """
+        C{holding.c}: polls in vain stand back for a thread that is in Python, and not if the caller has
+        Python's lock, which that thread waits for.
+        """
+        self.story(source=SOURCE.with_name("holding.c"))
+
     def test_together(self) -> None:
         """
         Four threads poll one extended queue: each completion is one thread's, and stays it to the batch's

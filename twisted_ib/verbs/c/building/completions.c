@@ -32,6 +32,7 @@ struct twisted_ib_cq {
 
 /* Of interpreter.c: threads that are in Python for a call, and posts. */
 extern volatile unsigned twisted_ib_busy, twisted_ib_posts;
+int twisted_ib_has_python(void);
 
 /* Whether a thread has polled in vain since the thread that serves peers has looked: that clears it. */
 volatile unsigned twisted_ib_polling;
@@ -104,7 +105,8 @@ void twisted_ib_fence(void)
  * Whether a poll in vain returns without Python.  The first ones make progress each; then come pauses, each an eighth of
  * what was polled in vain, up to a bound.  They end with the clock's tick: a thread that polls now and then makes
  * progress each time.  While another thread is in Python, for a bounded number of polls, this one stays out: the other
- * makes progress, or it wants Python's lock, and perhaps the processor.
+ * makes progress, or it wants Python's lock, and perhaps the processor.  Not if this thread has that lock, as one of mpi4py
+ * in MPI: the other would wait for it, and on a busy machine, where each yield takes milliseconds, no peer had an answer.
  */
 static int twisted_ib_pauses(const struct twisted_ib_ring *ring)
 {
@@ -124,7 +126,7 @@ static int twisted_ib_pauses(const struct twisted_ib_ring *ring)
         twisted_ib_polled.tick = now.tv_nsec;
         twisted_ib_polled.left = 0;
     }
-    if (twisted_ib_busy && twisted_ib_polled.stood < ring->seldom) {
+    if (twisted_ib_busy && twisted_ib_polled.stood < ring->seldom && !twisted_ib_has_python()) {
         twisted_ib_polled.stood++;
         sched_yield();
         return 1;

@@ -103,6 +103,12 @@ SHARED __thread struct twisted_ib_sleep {
     short *events;
 } twisted_ib_asleep __attribute__((tls_model("initial-exec")));
 
+/* Whether this thread has Python's lock, of a program that is Python. */
+int twisted_ib_has_python(void)
+{
+    return twisted_ib_in_python && PyGILState_Check();
+}
+
 /* Python has forked, and made its child's state whole. */
 void twisted_ib_renew(void)
 {
