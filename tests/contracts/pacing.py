@@ -33,14 +33,17 @@ class Producer:
         self.paused = True
         self.log: list[str] = []
 
-    async def over(self, reactor: Any, test: Any) -> None:
+    async def over(self, reactor: Any, test: Any, client: Any) -> None:
         """
         Wait until all is written.
 
         @param test: Fails if the connection has ended before.
+        @param client: The transport's protocol, which says why.
         """
         await becomes(reactor, lambda: self.log[-1] in ("over", "stop"))
-        test.assertEqual(self.log[-1], "over")
+        if self.log[-1] == "stop":
+            await becomes(reactor, client.ended)
+            test.fail(f"producer {self.log[-20:]}, client {client.log[-1]}: {client.reason}")
 
     def begin(self, streaming: bool) -> None:
         """
@@ -97,7 +100,7 @@ class PacingContract(StreamContract):
             producer = Producer(client.transport, 200)
             producer.begin(True)
             self.assertEqual(producer.log, ["resume", "pause"])
-            await producer.over(reactor, self)
+            await producer.over(reactor, self, client)
             self.assertEqual(producer.log.count("resume"), producer.log.count("pause") + 1)
             client.transport.loseConnection()
             await self.end(reactor, port, client, server)
@@ -117,7 +120,7 @@ class PacingContract(StreamContract):
             producer = Producer(client.transport, 50)
             producer.begin(False)
             self.assertEqual(producer.log, ["resume"])
-            await producer.over(reactor, self)
+            await producer.over(reactor, self, client)
             self.assertEqual(producer.log, ["resume"] * 50 + ["over"])
             client.transport.loseConnection()
             await self.end(reactor, port, client, server)
@@ -140,7 +143,7 @@ class PacingContract(StreamContract):
                     other = Producer(client.transport, 1)
                     self.assertRaises(RuntimeError, client.transport.registerProducer, other, True)
                     self.assertEqual(other.log, [])
-                await producer.over(reactor, self)
+                await producer.over(reactor, self, client)
             client.transport.loseConnection()
             await self.end(reactor, port, client, server)
             self.assertEqual(len(server.got()), 6 * 300_000)
@@ -161,7 +164,7 @@ class PacingContract(StreamContract):
             client.transport.unregisterProducer()
             second = Producer(client.transport, 3)
             second.begin(False)
-            await second.over(reactor, self)
+            await second.over(reactor, self, client)
             client.transport.loseConnection()
             await self.end(reactor, port, client, server)
             self.assertEqual(len(server.got()), (written + 3) * 30_000)

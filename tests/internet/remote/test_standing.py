@@ -70,10 +70,10 @@ class HangTests(StreamContract, ReactorBuilder):
             producer = Producer(client.transport, 1000, 100_000)
             producer.begin(False)
             server.transport.abortConnection()
-            await producer.over(reactor, self)
+            await producer.over(reactor, self, client)
 
         error = self.assertRaises(self.failureException, self.drive, steps)
-        self.assertIn("stop", str(error))
+        self.assertRegex(str(error), r"'stop'\], client ConnectionLost: .+")
 
     def test_unconnected(self) -> None:
         """
