@@ -219,7 +219,7 @@ class CostTests(BlockingTestCase):
         one, other = self.blocking()
         self.stopTime()
         found = steps(partial(self.send, one, other))["bytecodes"] // MESSAGES
-        mayOnlyFall(self, {"message": found}, {"message": 1402})
+        mayOnlyFall(self, {"message": found}, {"message": 1401})
 
     def test_calls(self) -> None:
         """

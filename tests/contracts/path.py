@@ -429,6 +429,34 @@ class RefusalContract(Base):
             [("refused", (RNR, 21, position)), ("acknowledged", position)],
         )
 
+    def test_answered(self) -> None:
+        """
+        An answer comes behind the acknowledgement of what it answers, as of a queue pair between adapters,
+        be it of several records; and behind the refusal of what came before, if there is one.
+        """
+        a, b, one, two = self.takers()
+
+        def ask(*answers: bytes) -> int:
+            one.log.clear()
+            position = one.postKept(b"question")
+            turn(a)
+            turn(b)
+            for each in answers:
+                two.post(each)
+            settle(a, b)
+            return position
+
+        for answers in ([b"answer"], [b"an", b"swer" * 99]):
+            for _ in range(2):
+                position = ask(*answers)
+                taken = [("taken", each) for each in answers]
+                self.assertEqual(one.log, [("acknowledged", position), *taken])
+        two.answers.append(RNR)
+        position = ask(b"after it")
+        refused, acknowledged = ("refused", (RNR, 21, position)), ("acknowledged", position)
+        self.assertLess(one.log.index(refused), one.log.index(acknowledged))
+        self.assertEqual(one.said("taken"), [b"after it"])
+
     def test_acknowledgedInTraffic(self) -> None:
         """
         Acknowledgements come although there is always more to take than a

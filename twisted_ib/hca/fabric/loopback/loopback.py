@@ -124,8 +124,11 @@ class LoopbackPath(RecordPath):
             word, data, end, acknowledged = queue.popleft()
             n += 1
             # A refusal is queued before the position that passes the refused record, so completing up to the
-            # position carried by this record never completes a refused request.
+            # position carried by this record never completes a refused request.  It may be the answer to one
+            # that it acknowledges.
             self._acknowledged = acknowledged
+            if self.unacknowledged:
+                n += self.completeTo(acknowledged)
             entry = get(word & 0xFFFFFF)
             try:
                 if entry is not None:

@@ -49,7 +49,7 @@ from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
 from twisted_ib.drive.process import Forked
 from twisted_ib.errors import PathLostError, PeerEndedError, RingError
-from twisted_ib.hca.base.operation import REFERENCE
+from twisted_ib.hca.base.operation import ABSENT_WORD, OPERATION_MASK, REFERENCE
 from twisted_ib.hca.fabric.base.lastwords import Cells, LastWords, lastWords
 from twisted_ib.hca.fabric.base.path import AWAKE, RecordPath
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell, SocketDoorbell
@@ -94,6 +94,10 @@ _SLOT: Final = 64
 _RECORD: Final = limits.INLINE_RECORD
 #: Records up to this size may be delivered several at once.
 _SHORT: Final = 64
+#: Bytes of the ring that are looked through for a refusal before requests complete that the peer has taken.
+_LOOKED: Final = 512
+#: In the word of a record: what it is.
+_OPERATION: Final = OPERATION_MASK << 24
 #: Where a segment's first record is.
 _FIRST: Final = PAGE + LEAD
 #: On a path from an HCA to itself the accepting end numbers its offers from here on, so that a number is
@@ -397,13 +401,17 @@ class RingPath(HostPath):
             return n
         self.busy = True
         try:
-            if tail != head:
+            if tail == head:
+                self.consumed = False
+                n += self._acknowledge()
+            elif self.unacknowledged:
+                self.consumed = True
+                n += self._precede(head) + self._drain(head, tail, budget)
+                if self.unacknowledged:
+                    n += self._acknowledge()
+            else:
                 self.consumed = True
                 n += self._drain(head, tail, budget)
-            else:
-                self.consumed = False
-            if self.unacknowledged:
-                n += self._acknowledge()
         finally:
             self.busy = False
         return n
@@ -535,6 +543,28 @@ class RingPath(HostPath):
                 n += self.completeTo(head)
             self._acknowledgedHead, self._acknowledgedTail = head, tail
         return n
+
+    def _precede(self, head: int) -> int:
+        # A record that the peer wrote after it had consumed a request may be the answer to it.  As an ACK
+        # comes before that, the request completes first, unless a refusal may be among the records that wait.
+        peer, waiting = self._peerCells, self.unacknowledged
+        reached = peer[HEAD]
+        if not waiting[0][0] <= reached <= self._tail:
+            return 0
+        source, mask, tail, most = self._peerMap, self._mask, peer[TAIL], head + _LOOKED
+        while head < most:
+            length, word = _unpack(source, (head & mask) + _FIRST)
+            end = (head + length + 71) & -64
+            if length >= BULK:
+                end = (head | mask) + 1 if length & TURNS else (head + length + 4103) & -4096
+            if (end ^ head) > mask:
+                end = (head | mask) + 1
+            if end > tail or word & _OPERATION == ABSENT_WORD:
+                return 0
+            if end == tail:
+                return self.completeTo(reached)
+            head = end
+        return 0
 
     def ends(self) -> tuple[memoryview, memoryview, memoryview]:
         """

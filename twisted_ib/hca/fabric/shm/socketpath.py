@@ -275,6 +275,9 @@ class SocketPath(HostPath):
         if not self._acknowledged <= acknowledged <= self._posted:
             raise RingError(f"the peer claims to have taken {acknowledged} of {self._posted} records")
         self._acknowledged = acknowledged
+        if self.unacknowledged:
+            # The record may be the answer to what it acknowledges.
+            self.completeTo(acknowledged)
         self._octetsReceived += size
         if flags & ASK:
             self._wanted = self._taken + 1 - (flags >> 1)
