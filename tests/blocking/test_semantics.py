@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import resource
 import select as kernelSelect
 import signal
 import socket as kernel
@@ -298,6 +299,29 @@ class SemanticsTests(BlockingTestCase):
             if made is offloading:
                 self.assertEqual(accepted.sdp.limits, (7.0, None))
                 self.assertTrue(accepted.sdp.stream.getTcpKeepAlive())
+
+    def test_noDescriptor(self) -> None:
+        """
+        A process that may have no further descriptor can accept the connection later.
+        """
+        self.rules("use sdp connect * *:*\n")
+        for made in (kernel, offloading):
+            listener = self.server(made)
+            client = self.client(listener, made)
+            limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+            free = os.dup(client.fileno())
+            os.close(free)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+            try:
+                error = self.assertRaises(OSError, listener.accept)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            self.assertEqual(error.errno, errno.EMFILE)
+            accepted, _ = listener.accept()
+            self.addCleanup(accepted.close)
+            client.sendall(b"x")
+            self.assertEqual(accepted.recv(1), b"x")
+            self.assertEqual(getattr(accepted, "sdp", None) is not None, made is offloading)
 
     def test_source(self) -> None:
         """

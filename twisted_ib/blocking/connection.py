@@ -96,7 +96,7 @@ class Connection:
         this end sends no more over SDP.
     @ivar lost: The number of the error that ended it, until a call has reported it; else 0.
     @ivar isNew: Whether C{connect} has not said yet that an attempt that did not block has succeeded.
-    @ivar over: Whether the connection has ended in both directions, or been reset.
+    @ivar over: Whether the connection has ended in both directions.
     @ivar held: Tells whether a descriptor is still open, if no socket has the connection any more.
     @ivar kept: A descriptor of our own then, or -1; C{holder}: where another process has one, if it is known.
     @ivar forks: How often the process had been forked when the connection came to its descriptor;
@@ -183,9 +183,8 @@ class Connection:
             elif self.peerEnded and not self.isShut:
                 # Linux's tcp_reset() in CLOSE_WAIT.
                 self.lost = errno.EPIPE
-        # One that has gone in order hears no more, and TCP takes one send more, which draws the reset.
-        isHalf = self.peerEnded and not self.isShut and isinstance(reason.value, error.ConnectionDone)
-        self.ended, self.over, self.stream = True, not isHalf, None
+        self.ended = self.over = True
+        self.stream = None
 
     # -- conditions
 
@@ -464,11 +463,13 @@ class Connection:
                     loop.poll()
                 self.turns = loop.driven.turns
                 stream = self.stream
-                if not (stream is None or self.isShut or self.writable()):
+                if stream is None or self.isShut:
+                    raise self._broken()
+                if not self.writable():
                     self._await(self.writable, timeout, self.limits[1], until)
                     stream = self.stream
-                if stream is None or self.isShut:
-                    return self._sendToNobody(data)
+                    if stream is None or self.isShut:
+                        raise self._broken()
                 if data.__class__ is not bytes:
                     with octetsOf(data) as octets:
                         data = bytes(octets[:SEND_BYTES])
@@ -498,7 +499,7 @@ class Connection:
         with self.loop:
             self.loop.poll()
             self._await(self.writable, timeout, self.limits[1])
-            if not self.sendsByTCP() and (self.over or self.isShut):
+            if not self.sendsByTCP() and (self.stream is None or self.isShut):
                 raise self._broken()
 
     def sendDirect(self, data: Any, timeout: float | None) -> bool:
@@ -586,15 +587,6 @@ class Connection:
         number, self.lost = self.lost, 0
         return failure(number or errno.EPIPE)
 
-    def _sendToNobody(self, data: Any) -> int:
-        if self.over or self.isShut or self.sendsByTCP():
-            raise self._broken()
-        with octetsOf(data) as octets:
-            if size := min(len(octets), SEND_BYTES):
-                # The answer to it is a reset: Linux's tcp_reset() in CLOSE_WAIT.
-                self.over, self.lost = True, errno.EPIPE
-            return size
-
     def sendAll(self, data: Any, flags: int, timeout: float | None) -> None:
         """
         See C{socket.sendall}: it returns when the medium has all of it.
@@ -625,17 +617,19 @@ class Connection:
             while sent < count:
                 try:
                     sent += self.send(octets[sent : sent + SEND_BYTES], flags, timeout, until)
-                except BlockingIOError:
+                    if deadline is not None:
+                        timeout = deadline - monotonic()
+                        if timeout <= 0 and sent < count:
+                            raise _expired(timeout)
+                        timeout = max(timeout, 1e-9)
+                except OSError as e:
                     if isAll or not sent:
                         raise
-                    # send(2) returns at the end of SO_SNDTIMEO how much it has sent.
-                    return sent
-                if deadline is not None:
-                    timeout = deadline - monotonic()
-                    if timeout <= 0 and sent < count:
-                        raise _expired(timeout)
-                    timeout = max(timeout, 1e-9)
-            return count
+                    # send(2) returns how much it has sent; the next one says why it was no more.
+                    if e.errno == errno.ECONNRESET:
+                        self.lost = e.errno
+                    break
+            return sent
 
     # -- the end
 
@@ -654,9 +648,9 @@ class Connection:
                 _Plain.shutdown(self.kernelSocket(), how)
                 self.ended = self.ended or how != kernel.SHUT_WR
                 return
-            if self.closed():
+            if stream is None or self.closed():
                 raise failure(errno.ENOTCONN)
-            if stream is not None and isUsed(self):
+            if isUsed(self):
                 # Bytes are missing: no end of stream.
                 self.ended = self.isShut = True
                 stream.thread = get_ident()
@@ -669,10 +663,9 @@ class Connection:
                 self.isShut = True
                 if self.move is not None:
                     self.move.shutdown()
-                if stream is not None:
-                    stream.thread = get_ident()
-                    stream.loseWriteConnection()
-                    self.loop.flush(stream.channel.device)
+                stream.thread = get_ident()
+                stream.loseWriteConnection()
+                self.loop.flush(stream.channel.device)
             self.loop.disturb()
 
     def drop(self, isAborted: bool = False) -> None:
@@ -745,7 +738,7 @@ class Connection:
         if self.sendsByTCP():
             found = _Plain.getsockopt(self.kernelSocket(), kernel.IPPROTO_TCP, kernel.TCP_INFO, 1)
             return int.from_bytes(found, sys.byteorder)
-        if self.closed():
+        if self.stream is None or self.closed():
             return _CLOSE
         return _CLOSE_WAIT if self.peerEnded else _FIN_WAIT2 if self.isShut else _ESTABLISHED
 

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from twisted_ib.blocking.loop import BlockingLoop
 
 _SOCKET, _IP, _TCP = kernel.SOL_SOCKET, kernel.IPPROTO_IP, kernel.IPPROTO_TCP
-#: The options that a socket which is accepted has of the one that listens (Linux's sk_clone_lock()), but for
-#: the sizes of buffers, which are the connection's.
+#: Options that a socket which is accepted has of the one that listens (Linux's sk_clone_lock()).
 _INHERITED: Final = (
     (_SOCKET, kernel.SO_REUSEADDR),
     (_SOCKET, kernel.SO_REUSEPORT),

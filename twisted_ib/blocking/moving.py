@@ -200,9 +200,7 @@ class Move:
                     # For the end alone: one that refuses resets it.
                     (poller := _poll()).register(self.mine, 0)
                 connection.loop.wait(
-                    lambda: connection.stream is None or not self._isOpen(),
-                    monotonic() + ANSWER_SECONDS,
-                    poller,
+                    lambda: not self._isOpen() or connection.over, monotonic() + ANSWER_SECONDS, poller
                 )
                 self.look()
                 self.feed(Input.WAITED)

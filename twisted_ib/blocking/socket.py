@@ -139,7 +139,7 @@ class socket(kernel.socket, metaclass=_Sockets):
         _begin(self, family, type, proto, fileno)
         self._io_refs, self._closed = 0, False
         if fileno is not None:
-            # Whose options another program may have set.
+            # Another program may have set its options.
             socket._mayLimit = True
             self._sdp = descriptors.found(self, self.fileno())
 
@@ -389,10 +389,11 @@ class socket(kernel.socket, metaclass=_Sockets):
             return self.accept()
 
     def _accepted(self, listening: Listening) -> tuple[kernel.socket, Any]:
+        # Before the connection is taken: it would be lost where there is no descriptor left.
+        options, made = listening.inherited(self), socket(*listening.kind)
         connection = listening.take()
-        made = socket(*listening.kind)
         made._carry(connection)
-        for option in listening.inherited(self):
+        for option in options:
             made.setsockopt(*option)
         if kernel.getdefaulttimeout() is None and self.gettimeout():
             made.setblocking(True)
@@ -547,7 +548,8 @@ class socket(kernel.socket, metaclass=_Sockets):
         super().setsockopt(level, optname, value, *optlen)
         connection = self._connection()
         if connection is None and isinstance(part := self.sdp, Listening):
-            part.options = None
+            with part.loop:
+                part.options = None
         if level == kernel.SOL_SOCKET and optname in _LIMITS:
             socket._mayLimit = True
         if connection is None or level != kernel.SOL_SOCKET:

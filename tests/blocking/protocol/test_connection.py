@@ -282,33 +282,6 @@ class StateTests(ConnectionCase):
                     self.assertEqual(stream.said.count(("loseWriteConnection",)), int(before), how)
                     self.assertTrue(one.readable() or how == socket.SHUT_WR)
 
-    def test_goneInOrder(self) -> None:
-        """
-        A peer that has ended its process leaves a connection half open, as over TCP: nothing is sent to it as
-        often as one likes, the first octets draw a reset, and the next are a broken pipe.
-        """
-        for send in "send", "sendAll":
-            for octets in b"x", bytearray(b"x"), memoryview(b"x"):
-                one, stream = self.made(data, end, done)
-                for none in b"", bytearray():
-                    self.assertIn(self.saying(getattr(one, send), none, 0, None), (0, None))
-                self.assertEqual(
-                    (one.closed(), one.hungUp(), one.state(), one.takeError()), (False, False, 8, 0)
-                )
-                self.assertIsNone(self.saying(one.awaitRoom, 0.0))
-                self.assertIn(self.saying(getattr(one, send), octets, 0, None), (1, None))
-                self.assertEqual((one.closed(), one.hungUp(), one.state()), (True, True, 7))
-                self.assertEqual(self.saying(getattr(one, send), b"", 0, None), BROKEN)
-                self.assertEqual(self.saying(one.shutdown, socket.SHUT_WR), UNCONNECTED)
-                self.assertEqual([self.saying(one.receive, 9, 0, 0.0) for _ in range(2)], [b"ab", b""])
-                self.assertEqual(stream.said.count(("write", b"x")), 0)
-        one, _ = self.made(end, done)
-        self.assertEqual(self.saying(one.send, bytes(2 * SEND), 0, 0.0), SEND)
-        self.assertEqual([one.takeError(), one.takeError()], [BROKEN, 0])
-        one, _ = self.made(end, done)
-        self.assertEqual([self.saying(one.shutdown, how) for how in (0, 1, 1)], [None, None, UNCONNECTED])
-        self.assertEqual(self.saying(one.send, b"", 0, 0.0), BROKEN)
-
     def test_how(self) -> None:
         """
         What says no side is refused, as a number or as none of C's.
@@ -801,6 +774,20 @@ class SendTests(ConnectionCase):
             self.later(self.later, setattr, stream, "buffer", None)
             self.assertIsNone(one.sendAll(octets, 0, None))
             self.assertTrue(one.writable())
+
+    def test_lostAmid(self) -> None:
+        """
+        A connection that is lost amid a C{send} returns what was taken; the next call says why.
+        """
+        for how, number in ((ConnectionLost, RESET), (ConnectionDone, BROKEN)):
+            one, stream = self.made()
+            stream.write = lambda octets, one=one, how=how: one.connectionLost(  # type: ignore[method-assign]
+                Failure(how())
+            )
+            self.assertEqual(self.saying(one.send, bytes(3 * SEND), 0, None), SEND)
+            self.assertEqual([self.saying(one.send, b"x", 0, None) for _ in range(2)], [number, BROKEN])
+            one, stream = self.made(lambda one, how=how: one.connectionLost(Failure(how())))
+            self.assertEqual(self.saying(one.sendAll, bytes(3 * SEND), 0, None), number)
 
     def test_limitOfAll(self) -> None:
         """

@@ -265,6 +265,13 @@ class AddressTests(RunDirectoryTestCase):
         self.patch(addresses, "KernelSocket", None)
         self.assertEqual(addresses.sourceHere("127.0.0.2", 7), "127.0.0.1")
 
+    def test_sourceUnreachable(self) -> None:
+        """
+        An address of this host to which the kernel has no way, as where C{lo} is down, stands for itself.
+        """
+        self.assertRaises(NoRouteError, addresses.sourceFor, "127.255.255.255")
+        self.assertEqual(addresses.sourceHere("127.255.255.255", 9), "127.255.255.255")
+
     def test_freePort(self) -> None:
         """
         The one port that is free is found: drawn, or else by a look at each of 49152 to 65535.

@@ -186,7 +186,8 @@ class ChildrenTests(RunTestCase):
         for process, module in processes:
             said, complaints = process.communicate(timeout=HANG_SECONDS)
             self.assertEqual(said, f"own {module}\n", complaints)
-            self.assertEqual("what of it is Python has SDP" in complaints, module != "socket", complaints)
+            isSaid = "Python that has twisted_ib gets SDP" in complaints
+            self.assertEqual(isSaid, module != "socket", complaints)
             self.assertEqual(complaints.count("\n"), 1, complaints)
 
     def test_workers(self) -> None:

@@ -431,7 +431,7 @@ class BecomingTests(SynchronousTestCase):
         """
         hint = f"the C libraries need cffi: {sys.executable} -m pip install 'twisted-ib[c]'\n"
         for path, given, expected in (
-            (sys.executable, "given", f"has SDP; {hint}twisted_ib.tools.run.sockets\n"),
+            (sys.executable, "given", f"gets SDP if it has twisted_ib; {hint}twisted_ib.tools.run.sockets\n"),
             (sys.executable, "", f"{sys.executable} is no Python program, and {hint}"),
             ("/bin/pythonic", "given", f"/bin/pythonic is no Python program, and {hint}"),
         ):

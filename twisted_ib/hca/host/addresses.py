@@ -272,9 +272,13 @@ def sourceHere(address: str, second: int) -> str:
 
     @param address: normalised.
     @param second: as of L{isPeersAddress}.
-    @return: C{address} itself if it is not of this host.
+    @return: C{address} itself if it is not of this host, or the kernel has no way to it, as where C{lo} is
+        down.
     """
-    return sourceFor(address) if isPeersAddress(address, second) else address
+    try:
+        return sourceFor(address) if isPeersAddress(address, second) else address
+    except NoRouteError:
+        return address
 
 
 def localAddresses() -> list[str]:

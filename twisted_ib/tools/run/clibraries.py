@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from twisted_ib.errors import DeviceError, LibraryBuildError, UnknownDeviceError
 from twisted_ib.settings import DEVICE, DEVICES, RUN_CHILDREN
 from twisted_ib.tools.run.native.again import SEARCHED, lacking, searchPath
-from twisted_ib.tools.run.program import NOT_RUNNABLE, NotPython, StartError
+from twisted_ib.tools.run.program import NOT_RUNNABLE, NotPython, StartError, isPython
 
 
 def chooseDevice(name: str, address: str | None, environ: MutableMapping[str, str]) -> None:
@@ -69,11 +69,6 @@ def asStarted() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _isPython(path: str) -> bool:
-    name = os.path.basename(path)
-    return name.startswith("python") and not name[6:].rstrip("t").replace(".", "").strip("0123456789")
-
-
 def _findLibraries(program: NotPython, isViewed: bool, environment: dict[str, str]) -> str:
     # Returns what the program gets, for the user.
     from twisted_ib.tools.run.native.binary import UnfitBinaryError, begin
@@ -106,9 +101,9 @@ def become(program: NotPython, words: list[str], isViewed: bool, say: Callable[[
     else:
         install = f"{sys.executable} -m pip install 'twisted-ib[c]'"
         needed = f"the C libraries need {' and '.join(missing)}: {install}"
-        if not (RUN_CHILDREN in environment and _isPython(program.binary)):
+        if not (RUN_CHILDREN in environment and isPython(program.binary)):
             raise StartError(f"{program.path} is no Python program, and {needed}", NOT_RUNNABLE)
-        say(f"has SDP; {needed}")
+        say(f"gets SDP if it has twisted_ib; {needed}")
     try:
         with asStarted():
             os.execve(program.path, words, environment)

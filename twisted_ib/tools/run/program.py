@@ -17,7 +17,7 @@ NOT_RUNNABLE, NOT_FOUND = 126, 127
 _ELF = b"\x7fELF"
 #: Suffixes of files that Python runs whatever their first line is.
 _SCRIPTS = (".py", ".pyc", ".pyw", ".pyz")
-_PYTHON = re.compile(r"python[0-9.]*").fullmatch
+_PYTHON = re.compile(r"python[0-9.]*t?").fullmatch
 #: What pip writes where an interpreter has a long path, or one with spaces (distlib scripts.py).
 _LONG_PATH = re.compile(rb"'''exec' \"?([^\"\n]+?)\"? \"\$0\" \"\$@\"").match
 #: Has an interpreter say what it is, and whether it has this command.
@@ -252,13 +252,20 @@ def _checkInterpreter(path: str, beginning: bytes) -> None:
     words = [] if path.endswith(_SCRIPTS) else interpreterOf(beginning)
     if not words:
         return
-    if not _PYTHON(os.path.basename(words[0])):
+    if not isPython(words[0]):
         raise NotPython(path, words[0])
     if not _isHere(words[0]):
         other = OtherInterpreter(words)
         # A wrapper of this one, as pyenv's.
         if not _isHere(other.executable):
             raise other
+
+
+def isPython(path: str) -> bool:
+    """
+    @return: whether a program is an interpreter of Python, by its name.
+    """
+    return _PYTHON(os.path.basename(path)) is not None
 
 
 def _isHere(executable: str) -> bool:

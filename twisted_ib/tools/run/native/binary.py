@@ -321,7 +321,7 @@ def described(found: Libraries, isInherited: bool = False) -> str:
     """
     if not found.used:
         text = "imports no RDMA library; what it loads or starts finds libibverbs"
-        return f"{text}, and what of it is Python has SDP" if isInherited else text
+        return f"{text}, and Python that has twisted_ib gets SDP" if isInherited else text
     text = f"runs with {', '.join(found.used)} of twisted_ib"
     if found.stubs:
         names = [each.name for each in found.stubs[:_NAMED]]
