@@ -446,16 +446,46 @@ class RefusalContract(Base):
             settle(a, b)
             return position
 
-        for answers in ([b"answer"], [b"an", b"swer" * 99]):
+        for answers in ([b"answer"], [b"an", b"swer" * 99], [b"x" * 700] * 3):
             for _ in range(2):
                 position = ask(*answers)
                 taken = [("taken", each) for each in answers]
                 self.assertEqual(one.log, [("acknowledged", position), *taken])
+        # Of two that are found together the second one is refused.
+        one.log.clear()
+        first = one.postKept(b"first")
+        turn(a)
+        turn(b)
+        two.post(b"its answer")
         two.answers.append(RNR)
-        position = ask(b"after it")
-        refused, acknowledged = ("refused", (RNR, 21, position)), ("acknowledged", position)
-        self.assertLess(one.log.index(refused), one.log.index(acknowledged))
-        self.assertEqual(one.said("taken"), [b"after it"])
+        second = one.postKept(b"second")
+        a.fabric.ringBells()
+        b.fabric.look()
+        b.progress()
+        settle(a, b)
+        expected: list[tuple[str, Any]] = [("acknowledged", first), ("taken", b"its answer")]
+        self.assertEqual(one.log, [*expected, ("refused", (RNR, 21, second)), ("acknowledged", second)])
+
+    def test_answerAfterError(self) -> None:
+        """
+        A completion that raises loses neither the answer behind it nor what is told the peer of that.
+        """
+        a, b, one, two = self.takers()
+        one.postKept(b"question")
+        turn(a)
+        turn(b)
+        position = two.postKept(b"answer")
+        turn(b)
+        taken, one.acknowledged = one.acknowledged, lambda position: 1 // 0  # type: ignore[method-assign]
+        for _ in range(20):
+            try:
+                turn(a)
+            except ZeroDivisionError:
+                one.acknowledged = taken  # type: ignore[method-assign]
+        self.assertEqual(one.acknowledged, taken)
+        settle(a, b)
+        self.assertEqual(one.said("taken"), [b"answer"])
+        self.assertEqual(two.said("acknowledged"), [position])
 
     def test_acknowledgedInTraffic(self) -> None:
         """

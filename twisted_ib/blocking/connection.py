@@ -622,7 +622,7 @@ class Connection:
                         if timeout <= 0 and sent < count:
                             raise _expired(timeout)
                         timeout = max(timeout, 1e-9)
-                except OSError as e:
+                except (BlockingIOError, BrokenPipeError, ConnectionResetError) as e:
                     if isAll or not sent:
                         raise
                     # send(2) returns how much it has sent; the next one says why it was no more.

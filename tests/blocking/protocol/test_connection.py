@@ -17,6 +17,7 @@ from random import Random
 from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.python.failure import Failure
@@ -788,6 +789,15 @@ class SendTests(ConnectionCase):
             self.assertEqual([self.saying(one.send, b"x", 0, None) for _ in range(2)], [number, BROKEN])
             one, stream = self.made(lambda one, how=how: one.connectionLost(Failure(how())))
             self.assertEqual(self.saying(one.sendAll, bytes(3 * SEND), 0, None), number)
+
+        one, stream = self.made()
+
+        def handle(octets: bytes) -> None:
+            # As the handler of a signal does.
+            stream.write = Mock(side_effect=TimeoutError)  # type: ignore[method-assign]
+
+        stream.write = handle  # type: ignore[method-assign]
+        self.assertIs(self.saying(one.send, bytes(3 * SEND), 0, None), TimeoutError)
 
     def test_limitOfAll(self) -> None:
         """

@@ -121,14 +121,14 @@ class LoopbackPath(RecordPath):
             n = 1
         queue, get = self._queue, self.taker
         while queue and n < budget:
-            word, data, end, acknowledged = queue.popleft()
-            n += 1
             # A refusal is queued before the position that passes the refused record, so completing up to the
             # position carried by this record never completes a refused request.  It may be the answer to one
-            # that it acknowledges.
-            self._acknowledged = acknowledged
+            # that it acknowledges, and stays where a completion raises.
+            self._acknowledged = queue[0][3]
             if self.unacknowledged:
-                n += self.completeTo(acknowledged)
+                n += self.completeTo(self._acknowledged)
+            word, data, end, _ = queue.popleft()
+            n += 1
             entry = get(word & 0xFFFFFF)
             try:
                 if entry is not None:

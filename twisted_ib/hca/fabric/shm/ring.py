@@ -49,7 +49,7 @@ from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
 from twisted_ib.drive.process import Forked
 from twisted_ib.errors import PathLostError, PeerEndedError, RingError
-from twisted_ib.hca.base.operation import ABSENT_WORD, OPERATION_MASK, REFERENCE
+from twisted_ib.hca.base.operation import ABSENT_WORD, OPERATION_MASK, REFERENCE, REFUSAL
 from twisted_ib.hca.fabric.base.lastwords import Cells, LastWords, lastWords
 from twisted_ib.hca.fabric.base.path import AWAKE, RecordPath
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell, SocketDoorbell
@@ -94,8 +94,8 @@ _SLOT: Final = 64
 _RECORD: Final = limits.INLINE_RECORD
 #: Records up to this size may be delivered several at once.
 _SHORT: Final = 64
-#: Bytes of the ring that are looked through for a refusal before requests complete that the peer has taken.
-_LOOKED: Final = 512
+#: Records that are looked through for a refusal before requests complete that the peer has taken.
+_LOOKED: Final = 8
 #: In the word of a record: what it is.
 _OPERATION: Final = OPERATION_MASK << 24
 #: Where a segment's first record is.
@@ -492,6 +492,8 @@ class RingPath(HostPath):
                 tail = peer[TAIL]
                 if head == tail or n >= budget or head > enough:
                     return n
+                if self.unacknowledged:
+                    n += self._precede(head)
         except BaseException:
             # A consumer raised: its record counts as consumed, or it would be delivered for ever.
             self._head = cells[HEAD] = cells[BEGUN] = end
@@ -551,15 +553,23 @@ class RingPath(HostPath):
         reached = peer[HEAD]
         if not waiting[0][0] <= reached <= self._tail:
             return 0
-        source, mask, tail, most = self._peerMap, self._mask, peer[TAIL], head + _LOOKED
-        while head < most:
+        source, mask, tail = self._peerMap, self._mask, peer[TAIL]
+        length: int
+        word: int
+        for _ in range(_LOOKED):
             length, word = _unpack(source, (head & mask) + _FIRST)
             end = (head + length + 71) & -64
             if length >= BULK:
                 end = (head | mask) + 1 if length & TURNS else (head + length + 4103) & -4096
             if (end ^ head) > mask:
                 end = (head | mask) + 1
-            if end > tail or word & _OPERATION == ABSENT_WORD:
+            if word & _OPERATION == ABSENT_WORD:
+                if length != REFUSAL.size:
+                    return 0
+                # They come in the order of what they refuse; a READ, of position 0, completes by no HEAD.
+                _, _, refused = REFUSAL.unpack_from(source, (head & mask) + _FIRST + 8)
+                return self.completeTo(min(reached, refused - 1))
+            if end > tail:
                 return 0
             if end == tail:
                 return self.completeTo(reached)

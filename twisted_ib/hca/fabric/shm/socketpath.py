@@ -275,13 +275,16 @@ class SocketPath(HostPath):
         if not self._acknowledged <= acknowledged <= self._posted:
             raise RingError(f"the peer claims to have taken {acknowledged} of {self._posted} records")
         self._acknowledged = acknowledged
-        if self.unacknowledged:
-            # The record may be the answer to what it acknowledges.
-            self.completeTo(acknowledged)
         self._octetsReceived += size
         if flags & ASK:
             self._wanted = self._taken + 1 - (flags >> 1)
-        return bool(flags & NEWS) or self._deliver(word, size)
+        try:
+            # The record may be the answer to what it acknowledges, and comes also where a completion raises.
+            if self.unacknowledged:
+                self.completeTo(acknowledged)
+        finally:
+            isTaken = bool(flags & NEWS) or self._deliver(word, size)
+        return isTaken
 
     def _deliver(self, word: int, stop: int) -> bool:
         entry = self.taker(word & 0xFFFFFF)
