@@ -43,7 +43,7 @@ class Producer:
         await becomes(reactor, lambda: self.log[-1] in ("over", "stop"))
         if self.log[-1] == "stop":
             await becomes(reactor, client.ended)
-            test.fail(f"producer {self.log[-20:]}, client {client.log[-1]}: {client.reason}")
+            test.fail(f"producer {self.log[-20:]}, client {client.log[-1]}: {client.why}")
 
     def begin(self, streaming: bool) -> None:
         """

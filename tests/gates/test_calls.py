@@ -213,7 +213,7 @@ class CallBytecodeTests(CallTests):
     recorded = {
         "post_send": 767,
         "post_recv": 348,
-        "poll_cq, arriving": 1119,
+        "poll_cq, arriving": 1117,
         "poll_cq": 383,
         "poll_cq, none": 397,
     }

@@ -102,7 +102,7 @@ class Talk(Protocol):
 
     @ivar log: C{"made"}, bytes, names of the half-close calls, and at the end the name of the reason.
         Bytes that follow each other are one entry.
-    @ivar reason: The text of that.
+    @ivar why: The text of that.
     @ivar on: By name of a call, what to do in it.
     @ivar host: The address of this end.
     @ivar peer: The address of the other end.
@@ -115,7 +115,7 @@ class Talk(Protocol):
         @param on: See the attribute.
         """
         self.log: list[Any] = []
-        self.reason = ""
+        self.why = ""
         self.on = on
 
     def _act(self, name: str) -> None:
@@ -147,7 +147,7 @@ class Talk(Protocol):
         The end.
         """
         self.log.append(reason.type.__name__)  # type: ignore[union-attr]
-        self.reason = str(reason.value)
+        self.why = str(reason.value)
         self._act("lost")
 
     def ended(self) -> bool:

@@ -458,8 +458,7 @@ class RingPath(HostPath):
                     if length > _RECORD or end > tail:
                         raise RingError(f"the peer wrote a record of {length} bytes")
                     pos += 8
-                    # IBTA vol. 1 9.6: a packet counts only if it comes from the peer of its queue pair.  The
-                    # table has this path's queue pairs only, so nothing need be compared.
+                    # IBTA vol. 1 9.6: only from the peer of its queue pair, as are all in this path's table.
                     entry = get(word & 0xFFFFFF)
                     if entry is not None:
                         syndrome = entry.delivered(word >> 24, source, pos, pos + length)
@@ -492,8 +491,7 @@ class RingPath(HostPath):
                 tail = peer[TAIL]
                 if head == tail or n >= budget or head > enough:
                     return n
-                if self.unacknowledged:
-                    n += self._precede(head)
+                n += self._precede(head) if self.unacknowledged else 0
         except BaseException:
             # A consumer raised: its record counts as consumed, or it would be delivered for ever.
             self._head = cells[HEAD] = cells[BEGUN] = end
