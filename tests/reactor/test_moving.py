@@ -24,7 +24,7 @@ from twisted.python.threadpool import ThreadPool
 from zope.interface import implementer
 
 from tests.aio.case import HOST
-from tests.blocking.protocol.test_moving import CLIENT
+from tests.blocking.protocol.test_moving import ANSWERS_AFTER, CLIENT
 from tests.internet.carriers import Accepting, HalfTalk, Talk
 from tests.support.certificates import certificate
 from tests.support.descriptors import moves, received
@@ -1132,17 +1132,20 @@ class MovingTests(SwitchTestsBuilder):
         """
 
         async def scenario() -> None:
-            talk = Talk(
-                data=lambda talk: talk.transport.write(bytes(talk.log[-1])) or talk.log.append("told")
-            )
+            def answer(talk: Any) -> None:
+                data = bytes(talk.log[-1])
+                talk.log.append("told")
+                self.reactor.callLater(ANSWERS_AFTER, lambda: talk.transport.write(data))
+
+            talk = Talk(data=answer)
             port = self.reactor.listenTCP(0, Accepting(talk), interface=HOST)
             child = Popen([sys.executable, "-c", CLIENT, str(port.getHost().port)], stdout=PIPE, text=True)
             self.addCleanup(child.kill)
-            answer, _ = await self.ask(child.communicate, None, HANG_SECONDS)
+            said, _ = await self.ask(child.communicate, None, HANG_SECONDS)
             await self.ended(talk)
             got = talk.got()
             count = got.count(b",")
-            self.assertEqual(answer.split(), ["True", "MovedSocket", str(count)])
+            self.assertEqual(said.split(), ["True", "MovedSocket", str(count)])
             self.assertEqual(got, b"".join(b"%d," % number for number in range(count)))
             await port.stopListening()
 

@@ -17,7 +17,7 @@ from contextlib import closing
 from functools import partial
 from struct import pack
 from subprocess import PIPE, Popen
-from time import monotonic
+from time import monotonic, sleep
 from types import SimpleNamespace
 from typing import Any
 
@@ -1126,8 +1126,10 @@ class MovingTests(BlockingTestCase):
                 self.assertEqual(each.recv(1), b"")
 
 
+#: Seconds after which who polls for a message sleeps: quieter machines find by polling what comes sooner.
+ANSWERS_AFTER = 0.005
 #: A client that echoes with pauses until its connection moves, and some times more; each of its messages
-#: comes when the server sleeps.
+#: comes when the server sleeps, and is answered when the client does.
 CLIENT = """
 import os, sys, time
 # On one CPU it would stay with TCP.
@@ -1140,7 +1142,7 @@ while more < 20 and number < 2000:
     data = b"%d," % number
     connection.sendall(data)
     assert connection.recv(100) == data
-    time.sleep(0.002)
+    time.sleep(0.005)
     number += 1
     more += connection.sdp is None
 connection.shutdown(socket.SHUT_WR)
@@ -1156,7 +1158,7 @@ class ProcessTests(BlockingTestCase):
 
     def test_byItself(self) -> None:
         """
-        An echo with pauses between its messages moves by itself, and nothing is lost.
+        An echo with pauses before its messages and its answers moves by itself, and nothing is lost.
         """
         self.rules("use both server * *:*\nuse both client * *:*\n")
         listener = self.server()
@@ -1169,6 +1171,7 @@ class ProcessTests(BlockingTestCase):
             got = b""
             while data := other.recv(100):
                 got += data
+                sleep(ANSWERS_AFTER)
                 other.sendall(data)
             self.assertIs(type(other), MovedSocket)
         answer, _ = child.communicate(timeout=HANG_SECONDS)
