@@ -20,6 +20,8 @@ from twisted_ib.hca.wire.headers import RNR
 from twisted_ib.hca.wire.opcodes import SEND_ONLY, WRITE_ONLY
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.device.device import Device
+
     Base = HCATestCase
 else:
     Base = object  # Mixins: trial runs what is made of them.
@@ -67,6 +69,15 @@ def fill(taker: Taker) -> int:
         if not taker.post(b"%08d" % n * 1000):
             return n
     raise AssertionError("the medium is never full")
+
+
+def give(a: Device, b: Device) -> None:
+    """
+    Have the second take what the first has posted, which takes nothing meanwhile.
+    """
+    a.fabric.ringBells()
+    b.fabric.look()
+    b.progress()
 
 
 class FlowContract(Base):
@@ -415,9 +426,7 @@ class RefusalContract(Base):
             two.post(b"in its way")
         two.answers.append(RNR)
         position = one.postKept(b"refuse me")
-        a.fabric.ringBells()
-        b.fabric.look()
-        b.progress()
+        give(a, b)
         a.fabric.look()
         for n in range(10, 201, 10):
             a.progress(10)
@@ -459,9 +468,7 @@ class RefusalContract(Base):
         two.post(b"its answer")
         two.answers.append(RNR)
         second = one.postKept(b"second")
-        a.fabric.ringBells()
-        b.fabric.look()
-        b.progress()
+        give(a, b)
         settle(a, b)
         expected: list[tuple[str, Any]] = [("acknowledged", first), ("taken", b"its answer")]
         self.assertEqual(one.log, [*expected, ("refused", (RNR, 21, second)), ("acknowledged", second)])
