@@ -23,6 +23,7 @@ from twisted_ib.hca.fabric.roce.orphans import (
     DATAGRAM_BYTES,
     MEMORY_BYTES,
     ConnectionRegister,
+    DeathLooks,
     Orphan,
     Orphans,
     hasConnections,
@@ -317,6 +318,63 @@ class OrphanTests(SynchronousTestCase):
             self.assertEqual((ending.isDone, ending.outputs(0.1)), (False, []))
         ending.receive("192.0.2.2", 50000, right, 0.1)
         self.assertTrue(ending.isDone)
+
+
+class DeathLooksTests(SynchronousTestCase):
+    """
+    When it is to be seen whether a process has died.
+    """
+
+    def looksUntil(self, looks: DeathLooks, free: float) -> list[float]:
+        """
+        @param free: when the lock of the process ends.
+        @return: when it was looked for, the last time after that.
+        """
+        times: list[float] = []
+        while not times or times[-1] < free:
+            due = looks.deadline()
+            assert due is not None
+            times.append(due)
+            looks.looked(due, due < free)
+        return times
+
+    def test_late(self) -> None:
+        """
+        However late the kernel comes to it, within a minute, the end of the lock is seen a second later.
+        """
+        for free in 0.0, 0.005, 0.05, 0.5, 1.5, 13.8, 59.5:
+            looks = DeathLooks(0.0, True)
+            looks.looked(0.0, False)
+            looks.closed(100.0)
+            times = self.looksUntil(looks, 100 + free)
+            self.assertLessEqual(times[-1] - free - 100, min(1.0, max(0.011, 10 * free)))
+            self.assertEqual(looks.deadline(), None)
+
+    def test_bound(self) -> None:
+        """
+        Those who live cost one look a second for a minute, and where nobody else has connections one look.
+        """
+        looks = DeathLooks(5.0, True)
+        times = []
+        while (due := looks.deadline()) is not None:
+            times.append(due)
+            looks.looked(due, True)
+        self.assertEqual((times[0], times[-1], len(times)), (5.0, 65.0, 63))
+        looks.closed(70.0)
+        looks.looked(70.01, False)
+        self.assertEqual(looks.deadline(), None)
+        # A process that was stopped itself looks once.
+        looks.closed(80.0)
+        looks.looked(1000.0, True)
+        self.assertEqual(looks.deadline(), None)
+
+    def test_untold(self) -> None:
+        """
+        Where nobody tells it is seen each second, without an end.
+        """
+        looks = DeathLooks(0.0, False)
+        self.assertEqual(self.looksUntil(looks, 100.5), [*map(float, range(102))])
+        self.assertEqual(looks.deadline(), 102.0)
 
 
 class Neighbour:

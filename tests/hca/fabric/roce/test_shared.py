@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import codecs
 import errno
+import fcntl
 import os
 import select
 import shutil
@@ -18,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from subprocess import run
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 from unittest import SkipTest, mock
 from zlib import crc32
@@ -28,6 +29,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from benchmarks.counting import steps
 from tests.contracts.groups import DatagramSide
 from tests.hca.fabric.roce.test_devices import PORT, End
+from tests.hca.fabric.roce.test_orphans import orphan
+from tests.support.calls import requireReplaceable
 from tests.support.commands import PATH
 from tests.support.descriptors import descriptors, descriptorsBefore, fork, runForked
 from tests.support.ownaddress import ownAddress, ownGroup
@@ -40,7 +43,7 @@ from twisted_ib.hca.base.operation import ID_SHIFT, QPN_SHIFT
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.device.form import compiledModules
-from twisted_ib.hca.fabric.roce import portgroup, roce
+from twisted_ib.hca.fabric.roce import orphans, portgroup, roce
 from twisted_ib.hca.fabric.roce.orphans import MEMORY_BYTES, ConnectionRegister
 from twisted_ib.hca.fabric.roce.packet import PacketFabric
 from twisted_ib.hca.fabric.roce.roce import RoCELink
@@ -188,6 +191,52 @@ class GroupTests(SynchronousTestCase):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
             stranger.sendto(bytes([4, 0, 255, 255, 0, 2 << 2, 0, 1]), (self.address, 4791))
         self.assertTrue(select.select([two.group.main], [], [], 10)[0])
+
+    def test_lateUnlocked(self) -> None:
+        """
+        The kernel comes late to the lock of a process that was killed, and nobody closes the file after that:
+        its connections are ended.
+        """
+        requireReplaceable(portgroup.PortGroup, "_serve")
+        group, dying = self.link().group, self.link().group
+        dying.connections.add(orphan(1))
+        # The thread's work is done here.
+        group._end(group._thread)
+        os.read(group._wake, 8)
+        now, free = 0.0, 2.5
+
+        class Poll:
+            """
+            Time that passes in no time.
+            """
+
+            def register(poll, fd: int, events: int = 0) -> None:
+                """
+                What happens is said below.
+                """
+
+            def poll(poll, timeout: float | None) -> list[tuple[int, int]]:
+                """
+                The file is closed first; the time of the others is over when the connections are known.
+                """
+                nonlocal now
+                if not now:
+                    now = 0.001
+                    os.close(os.open(f"/proc/self/fd/{group._memory}", os.O_RDWR))
+                    return [(group._watch, select.POLLIN)]
+                if group._orphans:
+                    return [(group._wake, select.POLLIN)]
+                assert timeout is not None, "nobody looks any more"
+                now += timeout / 1000
+                if now >= free:
+                    portgroup._lock(dying._own, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, dying.slot)
+                return []
+
+        self.patch(portgroup, "time", SimpleNamespace(monotonic=lambda: now))
+        self.patch(portgroup, "select", SimpleNamespace(poll=Poll, POLLIN=select.POLLIN))
+        group._serve(group._listener)
+        self.assertEqual([*group._orphans], [dying.slot])
+        self.assertLessEqual(now, free + 1)
 
     def test_swept(self) -> None:
         """
@@ -1129,7 +1178,7 @@ class DeathTests(DevicesTestCase):
             raise OSError(24, "Too many open files")
 
         self.patch(portgroup.libc, "inotify", none)
-        self.patch(portgroup, "DEATH_POLL_SECONDS", 0.01)
+        self.patch(orphans, "DEATH_POLL_SECONDS", 0.01)
         neighbour = RoCELink(self.address, isShared=True)
         self.addCleanup(neighbour.close)
         far = self.device(ownAddress(8))

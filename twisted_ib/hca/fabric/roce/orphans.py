@@ -44,6 +44,12 @@ HALF_OPEN_ROWS = 256
 ORPHANS_AT_ONCE = 64
 ORPHAN_PAUSE_SECONDS = 0.005
 
+#: When it is seen whether the process that has closed the file has died, in seconds after that: the kernel
+#: ends its lock a little later (Linux fs/file_table.c __fput), and on a busy machine whenever it comes to it.
+DEATH_LOOKS = 0.01, 0.1, *map(float, range(1, 61))
+#: How often, in seconds, where inotify(7) does not tell.
+DEATH_POLL_SECONDS = 1.0
+
 #: A row: the peer's GID, both communication ids and queue pair numbers, P_Key, how it is used, and where the
 #: REP is awaited our CA GUID and the service id.
 _ROW: Final = struct.Struct("=16sIIIIHBxQQ")
@@ -220,6 +226,47 @@ class ConnectionRegister:
                 address = gidText(int.from_bytes(gid, "big"))
                 found.append(Orphan(address, *numbers, use == _IS_HALF_OPEN, *asked))
         return found
+
+
+class DeathLooks:
+    """
+    When it is to be seen whether processes of the group have died.
+    """
+
+    def __init__(self, now: float, isTold: bool) -> None:
+        """
+        See it at once: one may have died before this, or be dying.
+
+        @param isTold: whether L{closed} is called.
+        """
+        self._isTold = isTold
+        self._due = deque([now])
+        if isTold:
+            self._due.extend(now + each for each in DEATH_LOOKS)
+
+    def closed(self, now: float) -> None:
+        """
+        A process has closed the file: it has ended, or is being ended.
+        """
+        self._due = deque(now + each for each in DEATH_LOOKS)
+
+    def deadline(self) -> float | None:
+        """
+        @return: when to look next, or L{None}.
+        """
+        return self._due[0] if self._due else None
+
+    def looked(self, now: float, isLeft: bool) -> None:
+        """
+        It has been seen.
+
+        @param isLeft: whether there is anybody with connections, who seems to live.
+        """
+        due = self._due
+        while due and (due[0] <= now or (self._isTold and not isLeft)):
+            due.popleft()
+        if not due and not self._isTold:
+            due.append(now + DEATH_POLL_SECONDS)
 
 
 class Orphans:

@@ -43,6 +43,7 @@ from twisted_ib.hca.fabric.roce.orphans import (
     DATAGRAM_BYTES,
     MEMORY_BYTES,
     ConnectionRegister,
+    DeathLooks,
     Orphans,
     connectionsOf,
     hasConnections,
@@ -71,11 +72,6 @@ JOIN_SECONDS = 5.0
 #: The pauses before a process looks for a group again, in seconds: the port is that of a process that is
 #: being killed, or of one that looks in other directories.
 JOIN_PAUSES = 0.001, 0.002, 0.004, 0.008
-#: When it is seen whether the process that has closed the file has died, in seconds after that: the kernel
-#: ends its lock a little later (Linux fs/file_table.c __fput).
-DEATH_LOOKS = 0.01, 0.1, 1.0
-#: How often, in seconds, where inotify(7) does not tell.
-DEATH_POLL_SECONDS = 1.0
 #: Groups whose processes have all died and that keep their files, so that who opens their address again ends
 #: their connections; and how many entries of a run directory are looked at for more.
 DEAD_GROUPS = 8
@@ -250,18 +246,14 @@ class PortGroup:
         for each in self._wake, listener.fileno(), self._watch:
             if each >= 0:
                 poll.register(each, select.POLLIN)
-        # Those that have died before this.
-        looks = [0.0]
+        looks = DeathLooks(time.monotonic(), self._watch >= 0)
         while True:
-            now = time.monotonic()
-            if looks and now >= looks[0]:
-                looks = [each for each in looks if each > now]
-                self._adopt(poll, now)
+            now, look = time.monotonic(), looks.deadline()
+            if look is not None and now >= look:
+                looks.looked(now, self._adopt(poll, now))
             self._endOrphans(poll, now)
-            if not looks and self._watch < 0:
-                looks.append(now + DEATH_POLL_SECONDS)
-            due = [each.deadline() for each in self._orphans.values()]
-            soonest = min([*looks[:1], *(each for each in due if each is not None)], default=None)
+            due = [looks.deadline(), *(each.deadline() for each in self._orphans.values())]
+            soonest = min([each for each in due if each is not None], default=None)
             timeout = None if soonest is None else max(0.0, soonest - now) * 1000
             ready = [fd for fd, _ in poll.poll(timeout)]
             now = time.monotonic()
@@ -271,7 +263,7 @@ class PortGroup:
                 if fd == self._watch:
                     with suppress(OSError):
                         os.read(fd, 4096)
-                    looks = [now + each for each in DEATH_LOOKS]
+                    looks.closed(now)
                     # It would have been ended by the one that has died.
                     filterDatagrams(self.sockets[0], b"")
                 elif fd != listener.fileno():
@@ -293,17 +285,21 @@ class PortGroup:
                 sendWithDescriptors(pair, _GREETING, passed)
         return True
 
-    def _adopt(self, poll: select.poll, now: float) -> None:
+    def _adopt(self, poll: select.poll, now: float) -> bool:
+        # Whether somebody seems to live who has connections.
+        isLeft = False
         for slot in range(1, SLOTS):
             # The lock is free if the process is dead; then no other adopts them, nor joins here.
             if slot == self.slot or slot in self._orphans or not hasConnections(self._memoryMap, slot):
                 continue
             if not self._take(slot):
+                isLeft = True
                 continue
             ServiceTable(self._memoryMap, slot, self.isTaken)  # It listens no longer.
             here = self.main.getsockname()[0].partition("%")[0]
             self._orphans[slot] = Orphans(here, self.connections.of(slot), now)
             poll.register(self.sockets[slot], select.POLLIN)
+        return isLeft
 
     def _endOrphans(self, poll: select.poll, now: float) -> None:
         for slot, orphans in list(self._orphans.items()):
