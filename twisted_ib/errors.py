@@ -231,8 +231,8 @@ class PeerEndedError(PathLostError):
     """
     The peer's process has ended, or has closed its HCA.
 
-    @ivar needed: By number of those of our queue pairs whose stream may have ended in order: the last message
-        that must have been received for that.
+    @ivar needed: By number of our queue pairs: the last message that must have been received for its stream
+        to have ended in order; more than any where the peer had not read all, nothing if it left no word.
     """
 
     def __init__(self, text: str) -> None:
@@ -243,7 +243,13 @@ class PeerEndedError(PathLostError):
 class StreamEndedError(PathLostError):
     """
     The peer's process has ended with nothing unread and nothing unsent: only what is sent now is lost.
+
+    @ivar isAnswered: Whether something was sent since, whose answer is a reset.
     """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.isAnswered = False
 
 
 # Shared memory is a peer's input like any other; the layout is checked with each record.

@@ -2,13 +2,16 @@
 Ends of a connection, one of which dies.
 
 C{python -m tests.sdp.dying END ...}: C{blocking}, C{twisted} and C{aio} listen, print their
-port, send C{data} for C{hello}, and print how the connection ended.  C{dead PORT HOW WHAT} connects, does
-WHAT, prints a line, and dies: by C{os._exit}, or when it is killed.
+port, send C{data} for C{hello}, and print how the connection ended.  C{late} is as C{blocking}, sends more
+when a line of its input says that the peer is gone, and prints how that ends; C{plain} does so over TCP.
+C{dead PORT HOW WHAT} connects, does WHAT, prints a line, and ends: by C{os._exit}, in order, or when it is
+killed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import signal
 import sys
@@ -38,6 +41,43 @@ def blocking() -> None:
             connection.sendall(b"data")
         said = "" if data else "end"
     print(count, said, flush=True)
+
+
+def said(call: Any, *arguments: Any) -> str:
+    """
+    Return what a call returns, or the name of its error.
+    """
+    try:
+        return repr(call(*arguments))
+    except OSError as error:
+        return type(error).__name__
+
+
+def late(module: str = "twisted_ib.socket") -> None:
+    """
+    A socket that sends behind the end of its peer's process.
+    """
+    socket: Any = importlib.import_module(module)
+    with socket.create_server((HOST, 0)) as listener:
+        print(listener.getsockname()[1], flush=True)
+        connection, _ = listener.accept()
+    count = 0
+    while data := connection.recv(1 << 20):
+        count += len(data)
+    # Who asks for nothing drives nothing: what the end of the process leaves is known when all is asked for.
+    input()
+    ended = [said(connection.recv, 9), said(connection.send, b"more")]
+    while (again := said(connection.send, b"x")) == "1":
+        # The answer of TCP is on its way.
+        pass
+    print(count, *ended, again, said(connection.recv, 9), said(connection.send, b"x"), flush=True)
+
+
+def plain() -> None:
+    """
+    As L{late}, over TCP.
+    """
+    late("socket")
 
 
 def twisted() -> None:
@@ -102,12 +142,11 @@ def aio() -> None:
     loop.close()
 
 
-def dead(port: str, how: str, what: str) -> None:
+def dead(port: str, how: str, what: str, module: str = "twisted_ib.socket") -> None:
     """
     The end that dies.
     """
-    from twisted_ib import socket
-
+    socket: Any = importlib.import_module(module)
     connection = socket.create_connection((HOST, int(port)))
     if what == "pending":
         connection.setblocking(False)
@@ -123,10 +162,15 @@ def dead(port: str, how: str, what: str) -> None:
             assert connection.recv(100) == b"data"
         elif what == "unread":
             assert connection.recv(2) == b"da"
+        elif what == "closed":
+            connection.close()
+        elif what == "shut":
+            connection.shutdown(socket.SHUT_WR)
         print("done", flush=True)
     if how == "exit":
         os._exit(0)
-    signal.pause()
+    if how != "order":
+        signal.pause()
 
 
 def callback(port: str, how: str, what: str) -> None:

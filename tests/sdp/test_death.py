@@ -11,7 +11,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.commands import running
+from tests.support.commands import interpreter, running
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS
 
@@ -102,3 +102,37 @@ class DeathTests(SynchronousTestCase):
         One that has written in the callback in which it dies: a reset.
         """
         self.assertEqual(self.outcomes("written", "callback"), ["5 ConnectionResetError"] * len(self.cases))
+
+
+class LateTests(SynchronousTestCase):
+    """
+    Two processes, one of which sends when the other has ended in order.
+    """
+
+    timeout = 4 * HANG_SECONDS
+    setUp = DeathTests.setUp
+    line = DeathTests.line
+
+    def test_sent(self) -> None:
+        """
+        As over TCP: the end of the stream, one more C{send}, which draws a reset, and then EPIPE, whether the
+        process has closed, or only shut down, its connection before it is killed, exits or ends.
+        """
+        for living, module, how, what in (
+            ("plain", "socket", "order", "closed"),
+            *(("late", "twisted_ib.socket", how, "closed") for how in ("order", "exit", "kill")),
+            ("late", "twisted_ib.socket", "order", "idle"),
+            ("late", "twisted_ib.socket", "kill", "shut"),
+        ):
+            one = interpreter(self, *PROGRAM, living, cwd=ROOT, env=self.environment, stdin=subprocess.PIPE)
+            command = ("dead", self.line(one), how, what, module)
+            dead = interpreter(self, *PROGRAM, *command, cwd=ROOT, env=self.environment)
+            self.line(dead)
+            if how == "kill":
+                dead.kill()
+            dead.wait(HANG_SECONDS)
+            said = one.communicate("gone\n", timeout=HANG_SECONDS)[0].split()
+            count = "1" if what == "idle" else "5"
+            self.assertEqual(
+                said, [count, "b''", "4", "BrokenPipeError", "b''", "BrokenPipeError"], how + what
+            )

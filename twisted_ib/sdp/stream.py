@@ -333,6 +333,8 @@ class Stream:
         if self.queuePair.path is None:
             # The application, which does not read, was not notified of the end yet; the end of the batch does
             # it.
+            if self.held and isinstance(self.held[-1], StreamEndedError):
+                self.held[-1].isAnswered = True
             self.cork()
             return
         state = self.machine.state
@@ -813,7 +815,12 @@ class Stream:
                     self._release()
                 return
             if isinstance(data, Exception):
-                self._broken(data)
+                if isinstance(data, StreamEndedError):
+                    held.append(data)
+                    if data.isAnswered or self.writing():
+                        self._proceedWithout()
+                else:
+                    self._broken(data)
                 return
             extensions = self.extensions
             if isinstance(data, FilledBuffer):
@@ -1041,7 +1048,8 @@ class Stream:
     def _endedInOrder(self, reason: PeerEndedError) -> bool:
         # As the kernel has it for TCP: the end of a process that has read all is a FIN, else it is a reset.
         machine = self.machine
-        needed = reason.needed.get(self.queuePair.number, UNKNOWN)
+        # One that has said its end, has read all, and has closed its HCA, left no word.
+        needed = reason.needed.get(self.queuePair.number, 0 if machine.state is _CLOSE_WAIT else UNKNOWN)
         return self.extensions is None and needed <= machine.received and machine.state is not State.CLOSED
 
     def _processEnded(self, text: str) -> None:

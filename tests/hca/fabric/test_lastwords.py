@@ -7,7 +7,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
-from twisted_ib.hca.fabric.base.lastwords import UNREAD, LastWords, lastWords, slots
+from twisted_ib.hca.fabric.base.lastwords import UNKNOWN, UNREAD, LastWords, lastWords, slots
 from twisted_ib.hca.fabric.shm.ring import BEGUN, PAGE, WORDS
 
 
@@ -33,7 +33,7 @@ class LastWordsTests(SynchronousTestCase):
         self.assertEqual(lastWords(cells, WORDS), {})
         first, second, third = slots(WORDS)[:3]
         cells[first], cells[second], cells[third] = 7, 8 | UNREAD, 0
-        self.assertEqual(lastWords(cells, WORDS), {7: (1 << 64) - 1})
+        self.assertEqual(lastWords(cells, WORDS), {7: (1 << 64) - 1, 8: UNKNOWN})
 
     def test_silence(self) -> None:
         """

@@ -63,11 +63,14 @@ def lastWords(cells: Cells, start: int) -> dict[int, int]:
     """
     Read what a dead peer has left.
 
-    @return: For each queue pair of ours that may end in order, the last message that it must have received.
+    @return: For each queue pair of ours that may end in order, the last message that it must have received;
+        L{UNKNOWN} for one whose bytes were not read.
     """
     found: dict[int, int] = {}
     for index in slots(start):
         number = cells[index]
         if 0 < number < UNREAD:
             found[number] = cells[index + 1]
+        elif UNREAD < number < 2 * UNREAD:
+            found[number - UNREAD] = UNKNOWN
     return found

@@ -50,7 +50,7 @@ from twisted_ib.compilation import mypyc_attr
 from twisted_ib.drive.process import Forked
 from twisted_ib.errors import PathLostError, PeerEndedError, RingError
 from twisted_ib.hca.base.operation import ABSENT_WORD, OPERATION_MASK, REFERENCE, REFUSAL
-from twisted_ib.hca.fabric.base.lastwords import Cells, LastWords, lastWords
+from twisted_ib.hca.fabric.base.lastwords import UNKNOWN, Cells, LastWords, lastWords
 from twisted_ib.hca.fabric.base.path import AWAKE, RecordPath
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell, SocketDoorbell
 from twisted_ib.hca.fabric.shm.hotpaths import HostPath
@@ -730,7 +730,7 @@ class RingPath(HostPath):
             unread = self._unread()
             for queuePair in self.queuePairs():
                 if unread is None or queuePair.remote in unread:
-                    reason.needed.pop(queuePair.number, None)
+                    reason.needed[queuePair.number] = UNKNOWN
         RecordPath.lost(self, reason)
 
     def _unread(self) -> set[int] | None:
