@@ -243,6 +243,33 @@ class OperationTests(SynchronousTestCase):
         self.assertEqual(one.statuses(), [(number, OK) for number in range(3)])
         self.assertEqual(bytes(theirs.view[:299_000]), b"m" * 299_000)
 
+    def test_readsNothing(self) -> None:
+        """
+        A READ of no octets completes, also on an RNIC, whose READs have a piece of memory each.
+        """
+        for isRNIC in (False, True):
+            self.host.isRNIC = isRNIC
+            self.patch(hardware, "isRNIC", lambda name: isRNIC)  # noqa: B023
+            one, two = self.sides()
+            theirs = registered(two, 8)
+            one.send(
+                1, READ, piece(registered(one, 8), 0, 0), remoteAddress=theirs.address, remoteKey=theirs.key
+            )
+            settle(*self.devices)
+            self.assertEqual(one.statuses(), [(1, OK)])
+
+    def test_withoutAtomics(self) -> None:
+        """
+        An adapter without atomics is asked for no right to them, which it would refuse: not for queue pairs,
+        nor for memory.
+        """
+        self.host.hasAtomics = False
+        one, two = self.sides()
+        mine, theirs = registered(one, b"m" * 8), registered(two, 8)
+        one.send(1, WRITE, piece(mine), remoteAddress=theirs.address, remoteKey=theirs.remoteKey)
+        settle(*self.devices)
+        self.assertEqual((one.statuses(), bytes(theirs.view)), ([(1, OK)], b"m" * 8))
+
     def test_notRegistered(self) -> None:
         """
         What the adapter does not take is no region: memory of no bytes, an address of one's own, rights that

@@ -32,7 +32,7 @@ RECV, RECV_WRITE = 128, 129
 SIGNALED = 2
 #: Of Linux on x86.
 PAGE_BYTES = 4096
-_REMOTE_WRITE = 2
+_REMOTE_WRITE, _REMOTE_ATOMIC = 2, 8
 # Remote write, read and atomics.
 _REMOTE = 0xE
 # Before a datagram: anything, then an IPv4 header up to its addresses.  In a packet there are UDP, BTH, DETH
@@ -266,6 +266,7 @@ class Domain:
         """
         if self.host.isFull:
             raise VerbsError(errno.ENOMEM, "ibv_reg_mr")
+        self.host.lookAt(access)
         key = 0x1000 + next(self.host.numbers)
         region = self.host.regions[key] = Region(self, address, length, access, key)
         return region
@@ -371,6 +372,8 @@ class AdapterQueuePair:
         host = self.host
         if host.isFull:
             raise VerbsError(errno.ENOMEM, "ibv_create_qp")
+        if given.max_send_sge > host.pieces:
+            raise VerbsError(errno.EINVAL, "ibv_create_qp")
         self.qp_num = 0x100 + next(host.numbers)
         self.state = RESET
         self.rights = 0
@@ -394,6 +397,7 @@ class AdapterQueuePair:
         asked = given.get("max_dest_rd_atomic", 0), given.get("max_rd_atomic", 0)
         if any(each > most for each, most in zip(asked, self.host.depths, strict=True)):
             raise VerbsError(errno.EINVAL, "ibv_modify_qp")
+        self.host.lookAt(given.get("qp_access_flags", 0))
         self.steps.append((mask, vector, given))
         if given["qp_state"] == ERR:
             self.state = ERR
@@ -438,6 +442,9 @@ class AdapterQueuePair:
         for each in requests:
             # As the package's structures, of 64 and 32 bits.
             struct.pack("=QI", each.remote_addr, each.rkey)
+            assert len(each.sg_list) <= self.given.max_send_sge
+            # Of none siw takes that of an earlier request (libsiw siw.c, push_send_wqe()).
+            assert len(each.sg_list) == 1 or each.opcode != READ or not self.host.isRNIC
             size = sum(piece.length for piece in each.sg_list)
             if each.opcode != READ and size >= PAGE_BYTES and not each.send_flags & SIGNALED:
                 self.host.lent += 1
@@ -781,10 +788,10 @@ class Manager:
         one.address, one.port = address, port or 40000 + next(self.host.numbers)
         return one.port
 
-    def depths(self, id: int) -> tuple[int, int]:
+    def depths(self, id: int) -> tuple[int, int, bool]:
         if self.host.isFull:
             raise OSError(errno.ENOMEM, "ibv_query_device")
-        return self.most
+        return (*self.most, self.host.hasAtomics)
 
     def listen(self, id: int, backlog: int) -> None:
         self.host.identifiers[id].backlog = backlog
@@ -904,7 +911,9 @@ class Host:
     @ivar hasShared: whether it has shared receive queues, and C{shared} those.
     @ivar isBlind: whether libibverbs cannot list it.
     @ivar isGone: whether it has disappeared, and C{looks} how often librdmacm was asked to let go of it.
-    @ivar depths: how many READs and atomics it serves on a queue pair, and has outstanding.
+    @ivar depths: how many READs and atomics it serves on a queue pair, and has outstanding; C{hasAtomics}:
+        whether it has these.
+    @ivar pieces: how many a send request may have, of Intel's X722.
     @ivar mtu: the code of the most bytes of a packet.
     @ivar address: its IPv4 address.
     @ivar silent: addresses that do not answer by themselves, and C{found} those that have answered.
@@ -939,7 +948,7 @@ class Host:
         self.isHeld = self.isFull = self.isGone = self.isBlind = self.isRNIC = self.isLate = False
         self.overruns = self.early = self.lent = 0
         self.reading: deque[tuple[AdapterQueuePair, AdapterQueuePair, SendWR]] = deque()
-        self.depths = (16, 16)
+        self.depths, self.hasAtomics, self.pieces = (16, 16), True, 3
         self.looks = 0
         self.collected: Counter[str] = Counter()
 
@@ -950,6 +959,13 @@ class Host:
         if self.isBlind:
             raise OSError(errno.ENOSYS, "no descriptor is left")
         return [] if self.isGone else [self]
+
+    def lookAt(self, access: int) -> None:
+        """
+        Refuse rights to what it does not have (Linux mlx5 qp.c, set_qpc_atomic_flags()).
+        """
+        if access & _REMOTE_ATOMIC and not self.hasAtomics:
+            raise VerbsError(errno.EOPNOTSUPP, "no atomics")
 
     def vanish(self) -> None:
         """

@@ -85,9 +85,10 @@ _PAYLOAD: Final = IMMEDIATE.size
 SLOTS = 16
 RING_BYTES = 4 * SLOT_BYTES
 _COUNT_AT: Final = RING_BYTES + SLOTS * SLOT_BYTES
-#: Work requests that are outstanding, and pieces of one.
+#: Work requests that are outstanding; and pieces of one: a header, registered memory behind it, and the next
+#: record.  More than these an RNIC may not have (Linux i40iw_hw.c, I40IW_MAX_WQ_FRAGMENT_COUNT).
 SENDS = 64
-PIECES = 4
+PIECES = 3
 #: Registered memory of at least so many bytes is not copied.
 ZERO_COPY_BYTES = 4096
 #: Of a stream's message before its payload: as many as any has (IBTA vol. 1 annex A4, BSDH).
@@ -243,7 +244,7 @@ class AdapterPath(Waiters, OwnPath):
         # The rights are those of each region; the peer of a stream has none, but that to read what an RNIC's
         # tells.
         rights = REMOTE if work else REMOTE_READ if connection is not None and connection.tells else 0
-        self._step(QPState.INIT, qp_access_flags=LOCAL_WRITE | rights)
+        self._step(QPState.INIT, qp_access_flags=(LOCAL_WRITE | rights) & fabric.connector.rights)
         self.fill()
         if connection is not None and connection.tells:
             self.window = Window(self, self._memory, self.domain, self._base, _COUNT_AT)
@@ -673,7 +674,10 @@ class AdapterPath(Waiters, OwnPath):
                 response = READ_RESPONSE_ONLY if isLast else READ_RESPONSE_FIRST
             else:
                 response = READ_RESPONSE_LAST if isLast else READ_RESPONSE_MIDDLE
-            pieces = [(self._base + start, length, self._key)] if length else []
+            # An RNIC's has always one: of none siw reads into that of an earlier request (libsiw siw.c,
+            # push_send_wqe()).
+            hasPiece = length or self.fabric.isRNIC
+            pieces = [(self._base + start, length, self._key)] if hasPiece else []
             self._request(_READ, pieces, _SIGNALED, remote_addr=address + done, rkey=key)
             self._sending(response=response, start=start, length=length)
             done += length

@@ -24,6 +24,7 @@ from twisted_ib.hca.connection.receives import Receives, isTold, sendsHello, tol
 from twisted_ib.hca.fabric.base.streams import FabricConnection, FabricConnector, PeerPath, pathRecord
 from twisted_ib.hca.fabric.hardware.provider import told
 from twisted_ib.hca.fabric.hardware.rdmacm import CMEvent, Parameters
+from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE, REMOTE_ATOMIC
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPeerPath
@@ -53,6 +54,8 @@ _PORT: Final = 0xFFFF
 _TCP = PortSpace.TCP.value
 _SPACES: Final = (_TCP, PortSpace.SDP.value)
 _MTU_CODE: Final = MTU_CODES[limits.DATAGRAM_BYTES]
+#: The rights on memory that libibverbs and this package have in common.
+_RIGHTS: Final = int(LOCAL_WRITE | REMOTE)
 
 
 class AdapterConnection(FabricConnection):
@@ -168,6 +171,7 @@ class Connector(FabricConnector):
     @ivar manager: librdmacm's channel, an L{RDMACM<twisted_ib.hca.fabric.hardware.rdmacm.RDMACM>}.
     @ivar served: how many READs and atomics a queue pair of the adapter serves at a time, and C{outstanding}
         how many it has outstanding.
+    @ivar rights: those on memory, and of peers on a queue pair, that the adapter knows.
     """
 
     def __init__(self, fabric: HardwareFabric, manager: RDMACM) -> None:
@@ -181,7 +185,7 @@ class Connector(FabricConnector):
         self._watch = manager.create()
         try:
             manager.bind(self._watch, fabric.address, 0)
-            self.served, self.outstanding = manager.depths(self._watch)
+            self.served, self.outstanding, hasAtomics = manager.depths(self._watch)
         except OSError:
             manager.destroy(self._watch)
             raise
@@ -196,6 +200,9 @@ class Connector(FabricConnector):
         for kind in (CMEvent.ADDR_ERROR, CMEvent.ROUTE_ERROR, CMEvent.CONNECT_ERROR, CMEvent.UNREACHABLE):
             take[kind] = self._unreachable
         self._takers = take
+        # Drivers refuse a queue pair or memory for what the adapter has not (Linux mlx5 qp.c,
+        # set_qpc_atomic_flags()).
+        self.rights = _RIGHTS if hasAtomics else _RIGHTS & ~REMOTE_ATOMIC
 
     # -- services
 

@@ -63,8 +63,6 @@ QUEUE_DEPTH = 32767
 SHARING_DEPTH = 8 * MOST_SLOTS
 #: Queue pairs that are made for one number that is free.
 CLASHES = 16
-#: The rights on memory that libibverbs and this package have in common.
-_RIGHTS = 0xF
 
 
 class HardwareFabric(ConnectedFabric):
@@ -358,7 +356,7 @@ class HardwareFabric(ConnectedFabric):
             raise MemoryRegionError("an adapter takes no memory of no bytes")
         address = addressOf(view)
         try:
-            region = self.domainOf(pd).reg_mr(address, len(view), access & _RIGHTS)
+            region = self.domainOf(pd).reg_mr(address, len(view), access & self.connector.rights)
         except OSError as error:
             raise MemoryRegionError(
                 f"adapter {self.adapter} does not take the memory: {told(error)}"

@@ -13,7 +13,6 @@ from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.fabric.base.streams import PeerPath
 from twisted_ib.hca.fabric.hardware.adapterpath import AdapterPath
 from twisted_ib.hca.fabric.hardware.provider import told
-from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE
 from twisted_ib.hca.wire.opcodes import UNRELIABLE
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from twisted_ib.hca.fabric.hardware.provider import AdapterQueuePair
     from twisted_ib.hca.services.address import AddressVector
 
-_RIGHTS: Final = int(LOCAL_WRITE | REMOTE)
 #: The attributes that a program may change while its queue pair is connected.
 _CHANGING: Final = ("qp_access_flags", "min_rnr_timer")
 #: The attributes of each step; those of the last have no default.
@@ -130,7 +128,7 @@ class OutOfBandPath(AdapterPath):
 
     def _change(self, state: QPState, mask: int, vector: object, given: dict[str, int]) -> None:
         if "qp_access_flags" in given:
-            given["qp_access_flags"] &= _RIGHTS
+            given["qp_access_flags"] &= self.fabric.connector.rights
         for name in given:
             mask |= ATTRIBUTE_NAMES[name]
         self._verbs.modify(int(mask), vector, qp_state=int(state), **given)

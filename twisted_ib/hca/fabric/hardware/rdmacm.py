@@ -34,13 +34,16 @@ _POINTER: Final[Packed[tuple[int]]] = Struct("P")
 _DESCRIPTORS_AT: Final = 33 * _POINTER.size
 _DESCRIPTORS: Final[Packed[tuple[int, int]]] = Struct("=ii")
 _FILES: Final = ("/dev/infiniband/uverbs", "anon_inode:[infinibandevent]")
-#: In C{struct ibv_device_attr}, which has fewer bytes: C{max_qp_rd_atom} and C{max_qp_init_rd_atom}.
+#: In C{struct ibv_device_attr}, which has fewer bytes: C{max_qp_rd_atom}, C{max_qp_init_rd_atom} and
+#: C{atomic_cap}, 0 without atomics.
 _FACTS_BYTES: Final = 512
 _DEPTHS_AT: Final = 144
-_DEPTHS: Final[Packed[tuple[int, int]]] = Struct("=i8xi")
+_DEPTHS: Final[Packed[tuple[int, int, int]]] = Struct("=i8xi4xi")
 #: The next number, C{RDMA_MAX_RESP_RES}, is no depth.
 _MOST: Final = 0xFE
 _FAMILY: Final[Packed[tuple[int]]] = Struct("=H")
+#: Of C{struct ibv_ah_attr} what is behind the route: one of 16 bits, and of 8 bits each.
+_WAY: Final = "dlid", "sl", "src_path_bits", "static_rate", "is_global", "port_num"
 _PORT: Final[Packed[tuple[int]]] = Struct(">H")
 
 
@@ -110,7 +113,7 @@ class _AddressVector(Structure):
     _fields_ = [
         ("grh", _GlobalRoute),
         ("dlid", c_uint16),
-        *((name, c_uint8) for name in "sl src_path_bits static_rate is_global port_num".split()),
+        *((name, c_uint8) for name in _WAY[1:]),
     ]
 
 
@@ -295,9 +298,10 @@ class RDMACM:
         self._call("rdma_bind_addr", c_void_p(id), packAddress(address, port))
         return self.ends(id)[1]
 
-    def depths(self, id: int) -> tuple[int, int]:
+    def depths(self, id: int) -> tuple[int, int, bool]:
         """
-        @return: how many READs and atomics a queue pair of its adapter serves at a time, and has outstanding.
+        @return: how many READs and atomics a queue pair of its adapter serves at a time, and has outstanding;
+            and whether it has atomics.
         """
         # The package ibverbs knows the first alone.
         facts = ctypes.create_string_buffer(_FACTS_BYTES)
@@ -310,8 +314,8 @@ class RDMACM:
         if code:
             raise OSError(code, f"ibv_query_device: {os.strerror(code)}")
         # rdma_cm has an octet for each.
-        served, outstanding = _DEPTHS.unpack_from(facts, _DEPTHS_AT)
-        return min(served, _MOST), min(outstanding, _MOST)
+        served, outstanding, atomics = _DEPTHS.unpack_from(facts, _DEPTHS_AT)
+        return min(served, _MOST), min(outstanding, _MOST), atomics != 0
 
     def listen(self, id: int, backlog: int) -> None:
         """
@@ -349,7 +353,7 @@ class RDMACM:
         if not mask.value & _VECTOR:
             return mask.value, found, None
         vector, route = given.ah_attr, given.ah_attr.grh
-        target = {name: getattr(vector, name) for name in "dlid sl src_path_bits is_global port_num".split()}
+        target = {name: getattr(vector, name) for name in _WAY}
         target.update(dgid=bytes(route.dgid), flow_label=route.flow_label, sgid_index=route.sgid_index)
         target.update(hop_limit=route.hop_limit, traffic_class=route.traffic_class)
         return mask.value, found, target
