@@ -235,6 +235,10 @@ def _receive(number: int, parts: Iterable[memoryview], flags: int) -> int:
                         return total
                     raise
                 continue
+            if not taken:
+                # Some programs take errno for what has happened, as rdma-core's rstream: by the EAGAIN of an
+                # earlier call they would ask for ever.
+                ffi.errno = errno.ECONNRESET
             if not taken or isPeek:
                 return total + taken
             count += taken
