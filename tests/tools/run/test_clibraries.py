@@ -419,6 +419,16 @@ except StartError as error:
 """
 
 
+#: Its arguments, and how many devices it has.
+_OTHER = """
+import ctypes, sys
+verbs, count = ctypes.CDLL("libibverbs.so.1"), ctypes.c_int()
+verbs.ibv_get_device_list.restype = verbs.ibv_get_device_name.restype = ctypes.c_void_p
+verbs.ibv_get_device_list(ctypes.byref(count))
+print(sys.argv[1:], count.value)
+"""
+
+
 class BecomingTests(SynchronousTestCase):
     """
     What a program inherits.
@@ -448,3 +458,23 @@ class BecomingTests(SynchronousTestCase):
         without = run([grep, "^SigIgn", "/proc/self/status"], stdout=PIPE, check=True)
         found = run([sys.executable, "-c", _BECOMES, grep], stdout=PIPE, check=True)
         self.assertEqual(found.stdout, without.stdout)
+
+    def test_otherInterpreter(self) -> None:
+        """
+        With a device a command of another interpreter has the libraries, without this package there.
+        """
+        if _lacking:
+            raise SkipTest(_lacking)
+        built()
+        folder = Path(self.mktemp()).absolute()
+        folder.mkdir()
+        # As the python of a virtual environment: another folder, and another path.
+        other, script = folder / "python3", folder / "command"
+        other.symlink_to(os.path.realpath(sys.executable))
+        script.write_text(f"#!{other}\n{_OTHER}")
+        script.chmod(0o700)
+        words = [sys.executable, "-c", programOf("run.run"), "--device", "shm0", str(script), "x"]
+        # What the tests find, the other does not.
+        found = run(words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": "/"})
+        self.assertEqual(found.stdout, "['x'] 1\n", found.stderr)
+        self.assertIn("what it loads or starts finds libibverbs", found.stderr)

@@ -255,7 +255,7 @@ def _checkInterpreter(path: str, beginning: bytes) -> None:
     if not isPython(words[0]):
         raise NotPython(path, words[0])
     if not _isHere(words[0]):
-        other = OtherInterpreter(words)
+        other = OtherInterpreter(path, words)
         # A wrapper of this one, as pyenv's.
         if not _isHere(other.executable):
             raise other
@@ -277,10 +277,12 @@ class OtherInterpreter(Exception):
     """
     The program is one of another interpreter.
 
-    @ivar executable: that.
+    @ivar path: where the program is.
+    @ivar executable: that interpreter.
+    @ivar isFound: whether it has this package.
     """
 
-    def __init__(self, words: list[str]) -> None:
+    def __init__(self, path: str, words: list[str]) -> None:
         """
         Ask it what it is.
 
@@ -290,6 +292,7 @@ class OtherInterpreter(Exception):
         import subprocess
 
         super().__init__(words[0])
+        self.path = path
         self._options = words[1:]
         command = [*words, "-c", _ASK]
         try:
@@ -301,7 +304,7 @@ class OtherInterpreter(Exception):
                 f"{words[0]}, which the program's first line names: {error}", NOT_RUNNABLE
             ) from None
         self.executable, _, found = os.fsdecode(answer.stdout).strip().partition("\n")
-        self._isFound = found == "True"
+        self.isFound = found == "True"
 
     def become(self, arguments: list[str]) -> None:
         """
@@ -311,7 +314,7 @@ class OtherInterpreter(Exception):
         @raise StartError: it has none.
         """
         executable = self.executable
-        if not self._isFound:
+        if not self.isFound:
             raise StartError(
                 f"the program runs on {self.args[0]}, which has no ib-run: "
                 f"{executable or self.args[0]} -m pip install twisted-ib",

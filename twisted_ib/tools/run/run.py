@@ -18,7 +18,7 @@ from twisted_ib.settings import CONFIG, DEVICES, SIMPLE_VARIABLES, unknown
 from twisted_ib.tools.run.children import Inherited, inherit
 from twisted_ib.tools.run.clibraries import become, chooseDevice
 from twisted_ib.tools.run.loops import LOOPS, install
-from twisted_ib.tools.run.native.again import searchByPython
+from twisted_ib.tools.run.native.again import lacking, searchByPython
 from twisted_ib.tools.run.program import (
     NOT_RUNNABLE,
     Code,
@@ -362,6 +362,12 @@ def _elsewhere(options: SimpleNamespace, asked: Code | Module | str, words: list
     return runOnHosts(options.hosts, options.once, words, lambda text: _say(options, text))
 
 
+def _becomeNative(options: SimpleNamespace, asked: str, program: NotPython) -> None:
+    _inherit(options)
+    words = [asked, *options.arguments]
+    become(program, words, options.sysfs, lambda text: _say(options, f"{asked} {text}"))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run C{ib-run}.
@@ -386,12 +392,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             program = start(options, asked)
         except OtherInterpreter as other:
-            other.become(words)
+            # Libraries of C are found without this package.
+            if options.device is None or other.isFound or lacking():
+                other.become(words)
+            else:
+                _becomeNative(options, str(asked), NotPython(other.path, other.executable))
             return NOT_RUNNABLE
         except NotPython as other:
-            words = [str(asked), *options.arguments]
-            _inherit(options)
-            become(other, words, options.sysfs, lambda text: _say(options, f"{words[0]} {text}"))
+            _becomeNative(options, str(asked), other)
             return NOT_RUNNABLE
     except RulesError as error:
         for line in error.errors:
