@@ -494,8 +494,7 @@ class Stream:
         Drop what the application wrote and was not sent.
         """
         self.buffer = self.append = self.written = None
-        self.room = -1
-        self.direct = 0
+        self.room, self.direct = -1, 0
         if self.extensions is not None:
             self.extensions.discard()
 
@@ -805,22 +804,18 @@ class Stream:
             data = held.popleft()
             if data is END:
                 self._streamEnded()
-                loss = held[0] if held else None
-                if isinstance(loss, StreamEndedError):
-                    # It is news only for who sends.
-                    return
-                if isinstance(loss, Exception) and self.held is held and self.attached:
-                    self._broken(loss)
-                else:
+                if not (held and self.held is held and self.attached):
                     self._release()
+                    return
+                data = held.popleft() or b""  # It is a loss.
+            if isinstance(data, StreamEndedError):
+                # It is news only for who sends.
+                held.append(data)
+                if data.isAnswered or self.writing():
+                    self._proceedWithout()
                 return
             if isinstance(data, Exception):
-                if isinstance(data, StreamEndedError):
-                    held.append(data)
-                    if data.isAnswered or self.writing():
-                        self._proceedWithout()
-                else:
-                    self._broken(data)
+                self._broken(data)
                 return
             extensions = self.extensions
             if isinstance(data, FilledBuffer):
@@ -903,12 +898,10 @@ class Stream:
         # The queue pair has ended, and the application, which does not read, has written or closed.  As with
         # TCP that fails after a reset, and has no effect after an orderly close.
         loss = self.held[-1] if self.held else None
-        if isinstance(loss, StreamEndedError) and self.writing():
-            # A close, with which the connection ends in order.
-            self.drained()
-        elif isinstance(loss, Exception):
+        if isinstance(loss, Exception) and not (isinstance(loss, StreamEndedError) and self.writing()):
             self._broken(loss)
         else:
+            # Or a close, with which the connection ends in order.
             self.drained()
 
     # -- the end
@@ -1081,10 +1074,8 @@ class Stream:
         self.reading = False
         # IBTA vol. 1 annex A4: a close with unread data or an unread SrcAvail is abortive (OpenIB sdp_inet.c
         # sdp_inet_release), so that the peer does not take its data for read.
-        unread = self.heldBytes > 0
+        unread = self.heldBytes > 0 or (self.extensions is not None and self.extensions.inUse())
         if self.held and any(isinstance(what, FilledBuffer) and what.count for what in self.held):
-            unread = True
-        if self.extensions is not None and self.extensions.inUse():
             unread = True
         self._release()
         state = self.machine.state

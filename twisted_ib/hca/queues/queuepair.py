@@ -169,11 +169,6 @@ class QueuePair(StreamQueuePair):
         if state in RECEIVING and not isValid(key):
             raise QueuePairError(f"queue pair {self.number} is in no partition: its P_Key is {key:#06x}")
 
-    def _leave(self) -> None:
-        if self.vector is not None and self.device is not None:
-            self.device.paths.leave(self)
-        StreamQueuePair._leave(self)
-
     def pathFound(self, path: IPath) -> None:
         """
         The path to the address vector is resolved.
