@@ -12,7 +12,7 @@
 /* Calls with pauses of a millisecond, at most: a few would do. */
 #define POLLS 500
 /* Calls without a pause, before: nearly all of them stay out of Python. */
-#define ALONE 20000
+#define ALONE 2000
 
 static char room[8];
 static int sockets[2];
