@@ -134,6 +134,9 @@ class PairMixin(rxe.HardwareTestCase):
         oops = self.second.run("dmesg | grep -E 'BUG|WARNING|Oops|Call Trace'").output
         self.assertEqual(oops, "")
 
+    def guests(self) -> list[Machine]:
+        return [self.guest, self.second]
+
     def inSecond(self, program: Path, *words: object) -> Remote:
         """
         @return: a process of the second guest, which has its device.

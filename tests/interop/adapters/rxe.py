@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from attrs import evolve
+
 from tests.internet.remote import agent
 from tests.interop import talker
 from tests.interop.adapters import lasting, nobody, ready, side
@@ -110,6 +112,12 @@ class HardwareTestCase(GuestTestCase):
         """
         command = [sys.executable, str(SIDE), kind, role, f"{self.kind}0", self.host, self.there, PORT]
         return self.program(command, PYTHONPATH=str(ROOT))
+
+    def guests(self) -> list[Machine]:
+        """
+        @return: those that run.
+        """
+        return [self.guest]
 
     def untilListens(self) -> None:
         """
@@ -268,6 +276,10 @@ class StreamsTests(HardwareTestCase):
         trial = f"python3 -u -m twisted.trial --temp-directory /tmp/trial {MESSAGES.stem}"
         done = guest.run(f"exec env {variables} {trial}", STREAMS_SECONDS)
         (self.directory / "trial.log").write_text(done.output)
+        if done.status:
+            # As why siw has ended a connection.
+            said = (f"{each.ipv4}: {each.run('dmesg | tail -n 20').output}" for each in self.guests())
+            done = evolve(done, errors="\n".join((done.errors, *said)))
         self.assertRegex(self.succeeded(done).output, summary)
 
 
