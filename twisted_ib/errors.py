@@ -232,7 +232,8 @@ class PeerEndedError(PathLostError):
     The peer's process has ended, or has closed its HCA.
 
     @ivar needed: By number of our queue pairs: the last message that must have been received for its stream
-        to have ended in order; more than any where the peer had not read all, nothing if it left no word.
+        to have ended in order; more than any where the peer had not read all, nothing if it left no word, or
+        had no place for one.
     """
 
     def __init__(self, text: str) -> None:

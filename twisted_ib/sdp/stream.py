@@ -1041,8 +1041,9 @@ class Stream:
     def _endedInOrder(self, reason: PeerEndedError) -> bool:
         # As the kernel has it for TCP: the end of a process that has read all is a FIN, else it is a reset.
         machine = self.machine
-        # One that has said its end, has read all, and has closed its HCA, left no word.
-        needed = reason.needed.get(self.queuePair.number, 0 if machine.state is _CLOSE_WAIT else UNKNOWN)
+        # One that has said its end, has read all, and has closed its HCA, left no word where it has a place.
+        unsaid = 0 if machine.state is _CLOSE_WAIT and self.slot else UNKNOWN
+        needed = reason.needed.get(self.queuePair.number, unsaid)
         return self.extensions is None and needed <= machine.received and machine.state is not State.CLOSED
 
     def _processEnded(self, text: str) -> None:

@@ -145,7 +145,8 @@ class SDPTransport(Transport, Stream):
             return
         if data:
             self.send(bytes(data))
-            if len(data) > self.bufferSize:
+            # Behind the end of the peer's process nothing waits that a producer would be resumed for.
+            if len(data) > self.bufferSize and self.queuePair.path is not None:
                 self.filled()
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
@@ -302,8 +303,11 @@ class SDPTransport(Transport, Stream):
 
     def sendUrgent(self, byte: bytes) -> None:
         self._checkUrgent(byte)
-        ended = self._writeDisconnected or self._aborting or self.queuePair.path is None
-        if self.connected and not ended and not self.disconnSent:
+        ended = self._writeDisconnected or self._aborting or self.disconnSent
+        if self.connected and not ended and self.queuePair.path is None:
+            # It is lost, as any byte is.
+            self.send(byte)
+        elif self.connected and not ended:
             self.openExtensions().zeroCopySend.queueUrgent(byte)
 
     def _checkUrgent(self, byte: bytes) -> None:

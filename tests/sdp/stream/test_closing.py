@@ -12,7 +12,7 @@ from zope.interface import implementer
 
 from tests.sdp.pair import PairTestCase, Recorder
 from twisted_ib import limits
-from twisted_ib.errors import PathLostError
+from twisted_ib.errors import PathLostError, PeerEndedError
 from twisted_ib.internet import channel
 from twisted_ib.sdp.protocol.machine import State
 from twisted_ib.sdp.protocol.wire import MID
@@ -281,6 +281,97 @@ class OrderlyTests(ClosingTestCase):
         one.loseConnection()
         self.settle()
         self.assertGone()
+
+
+class Pusher:
+    """
+    A push producer of large pieces, which counts how often it is resumed.
+    """
+
+    resumed = 0
+
+    def __init__(self, transport: Any) -> None:
+        self.transport = transport
+
+    def resumeProducing(self) -> None:
+        """
+        Write a piece.
+        """
+        self.resumed += 1
+        self.transport.write(bytes(3 * limits.SEND_BUFFER))
+
+    def pauseProducing(self) -> None:
+        """
+        Do nothing.
+        """
+
+    stopProducing = pauseProducing
+
+
+class BehindTests(ClosingTestCase):
+    """
+    What is sent behind the end of a peer whose process has closed and ended.
+    """
+
+    def ended(self, hasPlace: bool = True) -> Any:
+        """
+        @param hasPlace: Whether there is one for the last words of the peer's process.
+        @return: The end that is left.
+        """
+        one, two = self.pair.connected(Recorder(), HalfRecorder())
+        one.loseWriteConnection()
+        self.settle()
+        two.slot = int(hasPlace)
+        two.failed(PeerEndedError("the peer has ended"))
+        two.slot = 0
+        self.settle()
+        return two
+
+    def test_write(self) -> None:
+        """
+        The first write is lost, and its answer is the end.
+        """
+        two = self.ended()
+        self.assertEqual(two.heard.calls, ["readLost"])
+        two.write(b"more")
+        self.assertEqual(two.heard.calls, ["readLost"])
+        self.settle()
+        self.assertEqual(two.heard.calls, ["readLost", "ConnectionLost"])
+
+    def test_producer(self) -> None:
+        """
+        A producer hears of the end after one piece, however large that is.
+        """
+        two = self.ended()
+        producer = Pusher(two)
+        two.registerProducer(producer, True)
+        producer.resumeProducing()
+        self.settle()
+        self.assertEqual((two.heard.calls[1:], producer.resumed), (["ConnectionLost"], 1))
+
+    def test_urgent(self) -> None:
+        """
+        So it is with an urgent byte.
+        """
+        two = self.ended()
+        two.sendUrgent(b"!")
+        self.settle()
+        self.assertEqual(two.heard.calls[1:], ["ConnectionLost"])
+
+    def test_close(self) -> None:
+        """
+        A close ends in order.
+        """
+        two = self.ended()
+        two.loseConnection()
+        self.settle()
+        self.assertEqual(two.heard.calls[1:], ["ConnectionDone"])
+
+    def test_noPlace(self) -> None:
+        """
+        Where the peer's process could say nothing it may have had something unread: a reset.
+        """
+        self.assertEqual(self.ended(False).heard.calls, ["readLost", "ConnectionLost"])
 
 
 class ResetTests(ClosingTestCase):

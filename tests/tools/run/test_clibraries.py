@@ -478,3 +478,9 @@ class BecomingTests(SynchronousTestCase):
         found = run(words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": "/"})
         self.assertEqual(found.stdout, "['x'] 1\n", found.stderr)
         self.assertIn("what it loads or starts finds libibverbs", found.stderr)
+        # One that is none, and says nothing.
+        other.unlink()
+        other.write_text("#!/bin/sh\nexit 3\n")
+        other.chmod(0o700)
+        found = run(words, capture_output=True, text=True)
+        self.assertIn(f"runs on {other}, which has no ib-run", found.stderr)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: L{QueuePair.query}'s values of attributes that were never set.
 _UNSET: Final[dict[str, Any]] = dict.fromkeys(
-    (ATTRIBUTE_NAMES.keys() - {"alt_ah_attr"}) | {"alt_port_num", "alt_timeout"}, 0
+    (ATTRIBUTE_NAMES.keys() - {"alt_ah_attr"}) | {"alt_pkey_index", "alt_port_num", "alt_timeout"}, 0
 )
 _RC: Final = QPType.RC
 

@@ -306,7 +306,7 @@ class StreamQueuePair(RecordReceiver):
             path.unbind(self)
             if self.work is not None:
                 path.wantNoSpace(self.work.requester)
-        elif self.device is not None:
+        elif self.vector is not None and self.device is not None:
             # It may be looked for.
             self.device.paths.leave(self)
         self.pending = None

@@ -393,7 +393,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             program = start(options, asked)
         except OtherInterpreter as other:
             # Libraries of C are found without this package.
-            if options.device is None or other.isFound or lacking():
+            if options.device is None or other.isFound or not other.executable or lacking():
                 other.become(words)
             else:
                 _becomeNative(options, str(asked), NotPython(other.path, other.executable))

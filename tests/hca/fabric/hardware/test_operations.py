@@ -269,6 +269,9 @@ class OperationTests(SynchronousTestCase):
         one.send(1, WRITE, piece(mine), remoteAddress=theirs.address, remoteKey=theirs.remoteKey)
         settle(*self.devices)
         self.assertEqual((one.statuses(), bytes(theirs.view)), ([(1, OK)], b"m" * 8))
+        # Regions of that right alone have no key for peers, which would be the same one.
+        keys = [one.register(8, int(Access.LOCAL_WRITE | Access.REMOTE_ATOMIC)).key for _ in range(2)]
+        self.assertNotEqual(*keys)
 
     def test_notRegistered(self) -> None:
         """

@@ -350,6 +350,24 @@ class OpenTests(HardwareTestCase):
             self.assertTrue(manager.letGo())
             self.assertEqual([os.readlink(f"/proc/self/fd/{fd}") for fd in fds], [os.devnull] * 2)
 
+    def test_way(self) -> None:
+        """
+        The way to a peer is what librdmacm says of it, its rate among that.
+        """
+        manager, said = object.__new__(rdmacm.RDMACM), {}
+
+        def tell(name: str, id: object, given: Any, mask: Any) -> None:
+            for index, each in enumerate(rdmacm._WAY):
+                said[each] = index + 1
+                setattr(given._obj.ah_attr, each, index + 1)
+            mask._obj.value = rdmacm._VECTOR
+
+        setattr(manager, "_call", tell)  # noqa: B010
+        _, _, vector = manager.attributes(1, 2)
+        assert vector is not None
+        self.assertEqual({**vector, **said}, vector)
+        self.assertIn("static_rate", said)
+
     def test_unbound(self) -> None:
         """
         An identifier that Linux has bound to no adapter has no depths: its C{verbs} is NULL.

@@ -363,6 +363,11 @@ class DeathLooksTests(SynchronousTestCase):
         looks.closed(70.0)
         looks.looked(70.01, False)
         self.assertEqual(looks.deadline(), None)
+        # Files that are closed all the time put none off.
+        looks.closed(75.0)
+        looks.closed(75.009)
+        self.assertEqual(looks.deadline(), 75.01)
+        looks.looked(75.01, False)
         # A process that was stopped itself looks once.
         looks.closed(80.0)
         looks.looked(1000.0, True)

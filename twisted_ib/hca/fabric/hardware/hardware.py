@@ -355,8 +355,9 @@ class HardwareFabric(ConnectedFabric):
         if not len(view):
             raise MemoryRegionError("an adapter takes no memory of no bytes")
         address = addressOf(view)
+        access &= self.connector.rights
         try:
-            region = self.domainOf(pd).reg_mr(address, len(view), access & self.connector.rights)
+            region = self.domainOf(pd).reg_mr(address, len(view), access)
         except OSError as error:
             raise MemoryRegionError(
                 f"adapter {self.adapter} does not take the memory: {told(error)}"

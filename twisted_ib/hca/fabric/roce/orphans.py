@@ -248,7 +248,9 @@ class DeathLooks:
         """
         A process has closed the file: it has ended, or is being ended.
         """
-        self._due = deque(now + each for each in DEATH_LOOKS)
+        # One that is due sooner stays, as files may be closed all the time.
+        sooner = [each for each in tuple(self._due)[:1] if each < now + DEATH_LOOKS[0]]
+        self._due = deque((*sooner, *(now + each for each in DEATH_LOOKS)))
 
     def deadline(self) -> float | None:
         """

@@ -235,7 +235,7 @@ def _receive(number: int, parts: Iterable[memoryview], flags: int) -> int:
                         return total
                     raise
                 continue
-            if not taken:
+            if not taken and not total:
                 # Some programs take errno for what has happened, as rdma-core's rstream: by the EAGAIN of an
                 # earlier call they would ask for ever.
                 ffi.errno = errno.ECONNRESET
