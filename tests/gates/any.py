@@ -32,7 +32,7 @@ RECORDED = {
     "hca/cm": 21,
     "hca/connection": 11,
     "hca/device": 58,
-    "hca/fabric": 61,
+    "hca/fabric": 60,
     "hca/host": 8,
     "hca/mad": 25,
     "hca/memory": 0,
