@@ -42,8 +42,7 @@ from twisted_ib.hca.wire.grh import guidGID, isLoopback, isMulticast, loopbackGI
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import DatagramPath, IPeerPath, ITwinPath, PathUser, Search, Waiter
     from twisted_ib.hca.device.addressing.resolution import IResolvingDevice
-    from twisted_ib.hca.queues.queuepair import QueuePair
-    from twisted_ib.hca.queues.streamqueuepair import StreamQueuePair
+    from twisted_ib.hca.queues.queuepair import QueuePair, StreamQueuePair
 
 #: HCAs whose paths are being resolved at a time for one device.
 PENDING_PATHS = 4096

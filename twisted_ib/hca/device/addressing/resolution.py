@@ -25,8 +25,7 @@ from twisted_ib.hca.wire.headers import IMMEDIATE
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Buffer, DatagramPath, IPeerPath, PathUser, Search
     from twisted_ib.hca.connection.interfaces import IAddressResolver
-    from twisted_ib.hca.queues.queuepair import QueuePair
-    from twisted_ib.hca.queues.streamqueuepair import StreamQueuePair
+    from twisted_ib.hca.queues.queuepair import QueuePair, StreamQueuePair
 
 #: Bytes from the DETH on, at most.
 _LONGEST = DETH_BYTES + IMMEDIATE.size + limits.DATAGRAM_BYTES
