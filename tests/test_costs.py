@@ -40,6 +40,8 @@ from twisted_ib.verbs.pyverbs import SGE, RecvWR, SendWR, enums
 
 #: A message's bytes.
 DATA = bytes(64)
+#: Measurements of which the least counts.
+ROUNDS = 3
 #: Turns of a reactor in which all that a message causes is over.
 TURNS = 6
 #: What a turn takes, whatever else the machine does.
@@ -336,8 +338,12 @@ class BytecodeTests(SynchronousTestCase):
         act: Any = getattr(stream, way)(len(DATA))
         for _ in range(2):
             act(many)
-        less, more = bytecodes(partial(act, few)), bytecodes(partial(act, many))
-        return (more["bytecodes"] - less["bytecodes"]) / (many - few)
+        found = []
+        # A timer may be due within one of them.
+        for _ in range(ROUNDS):
+            less, more = bytecodes(partial(act, few)), bytecodes(partial(act, many))
+            found.append((more["bytecodes"] - less["bytecodes"]) / (many - few))
+        return min(found)
 
     def test_crowd(self) -> None:
         """
