@@ -12,7 +12,7 @@ from attrs import define
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import ClientFactory, Protocol
 
-from twisted_ib.hca.queues.receiver import RecordReceiver
+from twisted_ib.hca.queues.streamqueuepair import RecordReceiver
 from twisted_ib.sdp.port import connectSDP, listenSDP
 
 #: Calls of one run.

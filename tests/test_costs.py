@@ -50,7 +50,7 @@ TURN_SECONDS = 0.001
 OWN = {
     "twisted_ib.sdp.port",
     "twisted_ib.sdp.protocol.machine",
-    "twisted_ib.hca.queues.queuepair",
+    "twisted_ib.hca.queues.streamqueuepair",
     "twisted_ib.hca.cm.machine",
     "twisted_ib.internet.connector",
 }

@@ -17,9 +17,9 @@ from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.memory.memory import MemoryRegion
 from twisted_ib.hca.memory.windows import MemoryWindow, WindowType
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
-from twisted_ib.hca.queues.receiver import RecordReceiver
 from twisted_ib.hca.queues.receives import ReceiveRequest
 from twisted_ib.hca.queues.requests import SendOpcode
+from twisted_ib.hca.queues.streamqueuepair import RecordReceiver
 from twisted_ib.hca.wire.cm import messages as cm
 from twisted_ib.hca.wire.headers import RETH
 

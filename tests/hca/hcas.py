@@ -19,7 +19,7 @@ from twisted_ib.errors import NoListenerError
 from twisted_ib.hca.base.operation import REFUSAL, word
 from twisted_ib.hca.base.partition import DEFAULT_PKEY
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.queues.receiver import RecordReceiver
+from twisted_ib.hca.queues.streamqueuepair import RecordReceiver
 from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, SEND_ONLY
 
 SDP = 0x0001

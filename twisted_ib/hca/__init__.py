@@ -27,7 +27,7 @@ has duplicate ACKs and RST.  The I{BTH}, base transport header, is what TCP's he
 I{invariant CRC} covers all that no router changes.  On the other fabrics nothing is lost, so there is
 none of this.
 
-Begin with L{twisted_ib.hca.device.device}, then L{twisted_ib.hca.queues.queuepair}.
+Begin with L{twisted_ib.hca.device.device}, then L{twisted_ib.hca.queues.streamqueuepair}.
 
 Besides:
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
@@ -34,7 +34,7 @@ from twisted_ib.errors import (
 )
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.fabric.base.lastwords import NO_WORDS, UNKNOWN, UNREAD, LastWords
-from twisted_ib.hca.queues.queuepair import SEND, StreamQueuePair
+from twisted_ib.hca.queues.streamqueuepair import SEND, StreamQueuePair
 from twisted_ib.internet.logcontext import upcalls
 from twisted_ib.sdp.extensions import Extensions
 from twisted_ib.sdp.handlers import HANDLERS, UNEXPECTED
@@ -161,7 +161,7 @@ class Stream:
     longest = _MESSAGE
     maxPayload = _MESSAGE
     adverts = limits.SDP_ADVERTS
-    messageBytes = _MESSAGE
+    messageBytes: ClassVar = _MESSAGE
     reads = READ_DEPTH
     disconnSent = False
     pendingControl: deque[tuple[int, bytes, int]] | None = None
@@ -194,7 +194,7 @@ class Stream:
     # -- implemented by the transport
 
     protocol: Any
-    readsFirst = False
+    readsFirst: ClassVar = False
 
     # Types that mypy, whose modules mypyc orders, may need before it has read __init__.
     direct: int

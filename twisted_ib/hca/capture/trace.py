@@ -36,8 +36,8 @@ from twisted_ib.hca.capture.framing import Framing, LocalFraming, RoutedFraming
 from twisted_ib.hca.capture.streamtrace import TracedLink, TracedStream
 from twisted_ib.hca.fabric.base.link import IFabricObserver
 from twisted_ib.hca.fabric.base.path import Refusing
-from twisted_ib.hca.queues.receiver import RecordReceiver
 from twisted_ib.hca.queues.scatter import payload
+from twisted_ib.hca.queues.streamqueuepair import RecordReceiver
 from twisted_ib.hca.wire import headers
 from twisted_ib.hca.wire.grh import HEADER_BYTES
 from twisted_ib.hca.wire.headers import MAD_BYTES, QPN_MASK

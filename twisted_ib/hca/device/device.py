@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from random import SystemRandom
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from zope.interface import implementer
 
@@ -68,7 +68,8 @@ from twisted_ib.hca.host.socketpage.page import SocketPage
 from twisted_ib.hca.memory.domains import ProtectionDomain
 from twisted_ib.hca.memory.keys import PrefixedIndices, RandomIndices
 from twisted_ib.hca.memory.memory import Memory, MemoryRegion
-from twisted_ib.hca.queues.queuepair import QueuePair, StreamQueuePair
+from twisted_ib.hca.queues.queuepair import QueuePair
+from twisted_ib.hca.queues.streamqueuepair import StreamQueuePair
 from twisted_ib.hca.services.address import AddressPaths
 from twisted_ib.hca.services.datagramform import FORMS
 from twisted_ib.hca.services.work import capabilitiesOf
@@ -663,7 +664,7 @@ class Device(DeviceProgress):
             yield
         finally:
             self.nextNumber = 0
-        self.queuePairs[owner.number].proposal = owner.proposal
+        cast("QueuePair", self.queuePairs[owner.number]).proposal = owner.proposal
 
     def arrivedEarly(self, number: int, address: str, psn: int) -> None:
         # It counts as the RTU, if its PSN is plausible.

@@ -1,7 +1,7 @@
 """
 The work queues of a queue pair: work requests that name memory and end in completions.
 
-The stream path of L{twisted_ib.hca.queues.queuepair} copies what it is given and forgets it.  Here a
+The stream path of L{twisted_ib.hca.queues.streamqueuepair} copies what it is given and forgets it.  Here a
 program posts work requests, and each is kept until its result is known.  A L{WorkQueues} is the pair of
 work queues of one queue pair: the send queue is run by the L{Requester}, the receive queue by the
 L{Responder}, in the classes of the queue pair's service (L{SERVICES}).
@@ -36,8 +36,9 @@ from twisted_ib.hca.services.unreliable import UnreliableRequester, UnreliableRe
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IDevice, IPath
-    from twisted_ib.hca.queues.queuepair import QueuePair, StreamQueuePair
+    from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.hca.queues.receives import SharedReceiveQueue
+    from twisted_ib.hca.queues.streamqueuepair import StreamQueuePair
 
 #: The requester and responder classes of each type of queue pair.
 SERVICES: Final[dict[QPType, tuple[type[Any], type[Any]]]] = {

@@ -38,8 +38,8 @@ from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.traits import Completion
 from twisted_ib.hca.memory.access import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
-from twisted_ib.hca.queues.queuepair import SEND_SOLICITED
 from twisted_ib.hca.queues.requests import Attributes, Capabilities, SendOpcode, SendRequest
+from twisted_ib.hca.queues.streamqueuepair import SEND_SOLICITED
 from twisted_ib.hca.services.work import WorkQueues
 from twisted_ib.rds.media.rccarrier import RCCarrier
 from twisted_ib.rds.protocol.bundle import BUNDLE, datagramsOf

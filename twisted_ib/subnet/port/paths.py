@@ -24,7 +24,7 @@ from twisted_ib.hca.base.port import KeyViolation
 from twisted_ib.hca.connection.request import GID_BYTES, PathRecord
 from twisted_ib.hca.fabric.base.neighbours import PeerIdentity
 from twisted_ib.hca.fabric.base.path import Refusing
-from twisted_ib.hca.queues.receiver import RecordReceiver
+from twisted_ib.hca.queues.streamqueuepair import RecordReceiver
 from twisted_ib.hca.wire.headers import MAD_BYTES, QPN_MASK
 from twisted_ib.hca.wire.opcodes import UNRELIABLE
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import BoundQueuePair, Buffer
     from twisted_ib.hca.connection import ConnectRequest
     from twisted_ib.hca.fabric.base.path import RecordPath as _Path
-    from twisted_ib.hca.queues.queuepair import StreamQueuePair
+    from twisted_ib.hca.queues.streamqueuepair import StreamQueuePair
     from twisted_ib.structs import Packed
     from twisted_ib.subnet.port.fabric import Records, SubnetFabric
 else:

@@ -31,7 +31,7 @@ from twisted_ib.hca.fabric.iwarp.mpaservice import IWARP_AGAIN_SECONDS
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import Depths, StartupFrame
 from twisted_ib.hca.fabric.iwarp.protocol.startup import REQUEST_SECONDS
 from twisted_ib.hca.fabric.iwarp.streampath import IWARP_NO_RECEIVE_SECONDS, RECEIVE_BYTES
-from twisted_ib.hca.queues.queuepair import SEND
+from twisted_ib.hca.queues.streamqueuepair import SEND
 
 
 class ConnectionTests(IWARPTestCase):

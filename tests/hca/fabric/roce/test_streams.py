@@ -21,7 +21,8 @@ from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.roce import packet as rocePacket
 from twisted_ib.hca.fabric.roce import qppath
 from twisted_ib.hca.fabric.roce import sessions as roceSessions
-from twisted_ib.hca.queues.queuepair import SEND_SOLICITED, QueuePair
+from twisted_ib.hca.queues.queuepair import QueuePair
+from twisted_ib.hca.queues.streamqueuepair import SEND_SOLICITED
 from twisted_ib.hca.transport import responder, sendwindow
 from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, SEND_ONLY
 

@@ -124,14 +124,39 @@ class BoundQueuePair(Waiter, Protocol):
     remote: int
     partition: int
     posted: int
-    type: QPType
     state: QPState
-    minRNRTimer: int
-    attributes: dict[str, Any] | None
-    proposal: Any
     work: Any
     device: Any
-    vector: Any
+
+    @property
+    def type(self) -> QPType:
+        """
+        The transport service.
+        """
+
+    @property
+    def minRNRTimer(self) -> int:
+        """
+        The code of the time after which a refused message is sent again.
+        """
+
+    @property
+    def attributes(self) -> dict[str, Any] | None:
+        """
+        Those that were set, by their names; L{None} if nothing.
+        """
+
+    @property
+    def proposal(self) -> Any:
+        """
+        This side's parameters in its request or reply, on packet fabrics.
+        """
+
+    @property
+    def vector(self) -> Any:
+        """
+        The address vector to resolve the path from, if no path was given.
+        """
 
     def delivered(self, opcode: int, buffer: Buffer, start: int, stop: int) -> int:
         """

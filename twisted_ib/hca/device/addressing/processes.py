@@ -42,7 +42,8 @@ from twisted_ib.hca.wire.grh import guidGID, isLoopback, isMulticast, loopbackGI
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import DatagramPath, IPeerPath, ITwinPath, PathUser, Search, Waiter
     from twisted_ib.hca.device.addressing.resolution import IResolvingDevice
-    from twisted_ib.hca.queues.queuepair import QueuePair, StreamQueuePair
+    from twisted_ib.hca.queues.queuepair import QueuePair
+    from twisted_ib.hca.queues.streamqueuepair import StreamQueuePair
 
 #: HCAs whose paths are being resolved at a time for one device.
 PENDING_PATHS = 4096

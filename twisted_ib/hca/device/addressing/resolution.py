@@ -25,7 +25,8 @@ from twisted_ib.hca.wire.headers import IMMEDIATE
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Buffer, DatagramPath, IPeerPath, PathUser, Search
     from twisted_ib.hca.connection.interfaces import IAddressResolver
-    from twisted_ib.hca.queues.queuepair import QueuePair, StreamQueuePair
+    from twisted_ib.hca.queues.queuepair import QueuePair
+    from twisted_ib.hca.queues.streamqueuepair import StreamQueuePair
 
 #: Bytes from the DETH on, at most.
 _LONGEST = DETH_BYTES + IMMEDIATE.size + limits.DATAGRAM_BYTES

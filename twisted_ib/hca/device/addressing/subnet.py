@@ -22,7 +22,7 @@ from twisted_ib.hca.wire.headers import QPN_MASK
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import DatagramPath, IPeerPath, PathUser, Search, Waiter
     from twisted_ib.hca.device.addressing.resolution import IResolvingDevice
-    from twisted_ib.hca.queues.queuepair import StreamQueuePair
+    from twisted_ib.hca.queues.streamqueuepair import StreamQueuePair
 
 #: IBTA vol. 1 4.1.1: the lower half of a GID is the GUID, and the upper half is not 0.
 _GUID_BITS: Final = 64

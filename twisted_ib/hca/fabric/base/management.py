@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted_ib import limits
 from twisted_ib.errors import RingError, WireError
 from twisted_ib.hca.base.operation import GSI_QPN, MANAGEMENT, MANAGEMENT_HEADER, SMI_QPN, SOLICITED
-from twisted_ib.hca.queues.receiver import RecordReceiver
+from twisted_ib.hca.queues.streamqueuepair import RecordReceiver
 from twisted_ib.hca.wire import headers
 from twisted_ib.hca.wire.cm.layout import BODY_BYTES
 from twisted_ib.hca.wire.grh import GRH_BYTES, HEADER_BYTES, ends

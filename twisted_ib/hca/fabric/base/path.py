@@ -34,7 +34,7 @@ from twisted_ib.hca.base.operation import (
     isDatagram,
 )
 from twisted_ib.hca.fabric.base.management import Management, takeMAD
-from twisted_ib.hca.queues.receiver import RecordReceiver
+from twisted_ib.hca.queues.streamqueuepair import RecordReceiver
 from twisted_ib.hca.wire.headers import QPN_MASK
 from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, SEND_ONLY, UNRELIABLE
 

@@ -55,7 +55,7 @@ from twisted_ib.hca.fabric.base.path import AWAKE, RecordPath
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell, SocketDoorbell
 from twisted_ib.hca.fabric.shm.hotpaths import HostPath
 from twisted_ib.hca.fabric.shm.sharedregions import ASKS, GRANTS, DirectWrites, SharedRegions
-from twisted_ib.hca.queues.receiver import RecordReceiver
+from twisted_ib.hca.queues.streamqueuepair import RecordReceiver
 from twisted_ib.hca.wire.headers import QPN_MASK
 
 if TYPE_CHECKING:
