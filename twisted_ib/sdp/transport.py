@@ -303,11 +303,12 @@ class SDPTransport(Transport, Stream):
 
     def sendUrgent(self, byte: bytes) -> None:
         self._checkUrgent(byte)
-        ended = self._writeDisconnected or self._aborting or self.disconnSent
-        if self.connected and not ended and self.queuePair.path is None:
+        if not self.connected or self._writeDisconnected or self._aborting or self.disconnSent:
+            return
+        if self.queuePair.path is None:
             # It is lost, as any byte is.
             self.send(byte)
-        elif self.connected and not ended:
+        else:
             self.openExtensions().zeroCopySend.queueUrgent(byte)
 
     def _checkUrgent(self, byte: bytes) -> None:

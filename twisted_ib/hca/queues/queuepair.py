@@ -30,6 +30,10 @@ _RC: Final = QPType.RC
 class QueuePair(StreamQueuePair):
     """
     A queue pair whose consumer chooses its attributes, as that of verbs.
+
+    @ivar onEvent: L{None}, or the function to call with an L{EventType} and this object.
+    @ivar onRequest: L{None}, or the function that makes the work queues when the peer asks for an operation
+        and there are none.
     """
 
     __slots__ = ("__dict__",)
@@ -39,9 +43,9 @@ class QueuePair(StreamQueuePair):
     vector: Any = None
     attributes: dict[str, Any] | None = None
     proposal: Any = None
+    minRNRTimer = 0
     onEvent: Callable[[EventType, object], None] | None = None
     onRequest: Callable[[], None] | None = None
-    minRNRTimer = 0
 
     def __init__(
         self,
@@ -62,6 +66,16 @@ class QueuePair(StreamQueuePair):
             self.type = type
         if maxMessage != limits.INLINE_MESSAGE:
             self.maxMessage = maxMessage
+
+    def raiseEvent(self, kind: EventType) -> None:
+        if self.onEvent is not None:
+            self.onEvent(kind, self)
+
+    def makeWork(self) -> bool:
+        if self.onRequest is None:
+            return False
+        self.onRequest()
+        return self.work is not None
 
     def modify(self, state: QPState, **attributes: Any) -> None:
         """

@@ -18,7 +18,7 @@ receive (RTR) and removed when it cannot.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
@@ -137,7 +137,8 @@ class StreamQueuePair(RecordReceiver):
         self.work: Any = None
 
     # -- attributes of which a stream's queue pair changes none: they take no memory there, as there may be
-    # many, in the compiled form neither, where an instance has what its class has
+    # many, in the compiled form neither, where an instance has what its class has (a callable could not be
+    # one: mypyc calls the base's property, not the subclass's attribute)
 
     @property
     def type(self) -> QPType:
@@ -165,21 +166,6 @@ class StreamQueuePair(RecordReceiver):
     def proposal(self) -> Any:
         """
         This side's parameters in its request or reply, on packet fabrics.
-        """
-        return None
-
-    @property
-    def onEvent(self) -> Callable[[EventType, object], None] | None:
-        """
-        Called with an L{EventType} and this object, or L{None}.
-        """
-        return None
-
-    @property
-    def onRequest(self) -> Callable[[], None] | None:
-        """
-        Called when the peer asks for an operation and there are no work queues, to make them; L{None} if a
-        stream takes nothing but messages.
         """
         return None
 
@@ -240,10 +226,16 @@ class StreamQueuePair(RecordReceiver):
 
     def raiseEvent(self, kind: EventType) -> None:
         """
-        Report an asynchronous event (IBTA vol. 1 11.6.3).
+        Report an asynchronous event (IBTA vol. 1 11.6.3): nobody asks a stream's for them.
         """
-        if self.onEvent is not None:
-            self.onEvent(kind, self)
+
+    def makeWork(self) -> bool:
+        """
+        The peer asks for an operation and there are no work queues: make them, if they are to be made then.
+
+        @return: Whether there are some now; a stream takes nothing but messages.
+        """
+        return False
 
     def stop(self, reason: Exception) -> None:
         """
@@ -447,11 +439,9 @@ class StreamQueuePair(RecordReceiver):
         return RNR | self.minRNRTimer if not posted else NAK_INVALID_REQUEST
 
     def _deliveredOther(self, opcode: int, buffer: Buffer, start: int, stop: int) -> int:
-        if self.onRequest is not None and opcode not in RESPONSES:
-            self.onRequest()
-            if self.work is not None:
-                answer: int = self.work.delivered(opcode, buffer, start, stop)
-                return answer
+        if opcode not in RESPONSES and self.makeWork():
+            answer: int = self.work.delivered(opcode, buffer, start, stop)
+            return answer
         if opcode == ACKNOWLEDGE:
             # A stream does not keep what it sent: a refusal cannot be repaired by sending again.
             if stop > start and buffer[start] == SILENT:

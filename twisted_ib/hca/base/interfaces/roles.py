@@ -198,11 +198,6 @@ class WorkedQueuePair(BoundQueuePair, Protocol):
     maxMessage: int
     gathers: bool
 
-    def raiseEvent(self, kind: EventType) -> None:
-        """
-        Report an asynchronous event.
-        """
-
     def joinPartition(self, index: int) -> None:
         """
         Take the P_Key of a slot of the port's table.

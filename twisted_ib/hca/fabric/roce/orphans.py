@@ -242,7 +242,7 @@ class DeathLooks:
         self._isTold = isTold
         self._due = deque([now])
         if isTold:
-            self._due.extend(now + each for each in DEATH_LOOKS)
+            self.closed(now)
 
     def closed(self, now: float) -> None:
         """
