@@ -47,7 +47,7 @@ _NUMBERS_AT = 45, 77
 
 class _Forger(flood.FloodTestCase):
     """
-    Makes packets for L{SERVER}.
+    Makes packets for a server.
     """
 
     def __init__(self) -> None:
@@ -63,15 +63,20 @@ class _Forger(flood.FloodTestCase):
         return f"127.{1 + number // 62500}.{number // 250 % 250}.{1 + number % 250}"
 
 
-class _FloodedTestCase(SynchronousTestCase):
-    # Strangers on this host.
+class FloodedTestCase(SynchronousTestCase):
+    """
+    Strangers on this host.
 
+    @cvar addresses: Of somebody honest, and of the server.
+    """
+
+    addresses = CLIENT, SERVER
     #: Whether requests that are sent again are other ones.
     areNew = False
 
     def forger(self, port: int) -> _Forger:
         """
-        @param port: of the streams and of the messages at L{SERVER} that are asked for.
+        @param port: of the streams and of the messages at the server that are asked for.
         @return: who makes the packets.
         """
         made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -79,7 +84,7 @@ class _FloodedTestCase(SynchronousTestCase):
         made.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER: the identification is 0.
         made.bind(("0.0.0.0", 0))
         self.socket = made
-        self.patch(flood, "ADDRESSES", (CLIENT, SERVER))
+        self.patch(flood, "ADDRESSES", self.addresses)
         self.patch(flood, "PORT", port)
         self.patch(flood, "MESSAGES_PORT", port)
         self.patch(flood, "_CM_PORT", made.getsockname()[1])
@@ -101,7 +106,7 @@ class _FloodedTestCase(SynchronousTestCase):
                 change = change or self.changes(source, octets, turn)
                 octets = (int.from_bytes(octets, "big") ^ change).to_bytes(DATAGRAM_BYTES, "big")
             where = [(socket.IPPROTO_IP, _IP_PKTINFO, pack("I4s4x", 0, socket.inet_aton(source)))]
-            self.socket.sendmsg([octets], where, 0, (SERVER, 4791))
+            self.socket.sendmsg([octets], where, 0, (self.addresses[1], 4791))
         return sent + BATCH
 
     def changes(self, source: str, octets: bytes, turn: int) -> int:
@@ -111,11 +116,11 @@ class _FloodedTestCase(SynchronousTestCase):
         other = bytearray(octets[:-4])
         for at in _NUMBERS_AT:
             other[at] ^= turn
-        flow = ICRCState(gidOf(source), gidOf(SERVER), self.socket.getsockname()[1], 1)
+        flow = ICRCState(gidOf(source), gidOf(self.addresses[1]), self.socket.getsockname()[1], 1)
         return int.from_bytes(octets, "big") ^ int.from_bytes(flow.sign(bytes(other)), "big")
 
 
-class FloodedTests(_FloodedTestCase):
+class FloodedTests(FloodedTestCase):
     """
     Forged requests and damaged packets from thousands of addresses of this host, 5,000 per second.
     """
@@ -185,7 +190,7 @@ class FloodedTests(_FloodedTestCase):
         self.assertEqual(self.server.communicate()[0], "")
 
 
-class ProgramTests(_FloodedTestCase):
+class ProgramTests(FloodedTestCase):
     """
     A program of verbs that connects a thousand times at once, with the same strangers beside it.
     """

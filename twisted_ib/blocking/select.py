@@ -11,7 +11,7 @@ import errno
 import os
 import select as kernel
 import selectors
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import repeat
@@ -66,11 +66,11 @@ class _Pollers:
     def add(self, poller: epoll) -> None:
         self._references[ref(poller, self._forget)] = None
 
-    def __iter__(self) -> Iterator[epoll]:
+    def giveBack(self, descriptor: int) -> None:
         for reference in tuple(self._references):
             poller = reference()
             if poller is not None:
-                yield poller
+                poller.giveBack(descriptor)
 
 
 pollers: Final = _Pollers()
@@ -540,7 +540,7 @@ class epoll:
 
     def giveBack(self, descriptor: int) -> None:
         """
-        A descriptor, of what SDP has carried, is another file of the kernel's from now on.
+        A descriptor, of what SDP has carried or was to carry, is a file of the kernel's from now on.
         """
         with self._lock:
             if descriptor in self._masks:

@@ -275,9 +275,24 @@ class socket(kernel.socket, metaclass=_Sockets):
     def _concluded(self, made: Connecting, address: Any, isRaising: bool) -> int:
         if self._isConnected(made):
             return 0
-        if made.error is not None:
-            return self._refused(made.error, isRaising)
-        return self._connectTCP(address, isRaising, made.why)
+        try:
+            if made.error is not None:
+                return self._refused(made.error, isRaising)
+            return self._connectTCP(address, isRaising, made.why)
+        finally:
+            self._giveBack()
+
+    def _giveBack(self) -> None:
+        # The attempt has led to no connection over SDP: the descriptor is the kernel's, and its number may be
+        # another file's later, of which this socket says nothing.
+        number = self.fileno()
+        if number in descriptors.held:
+            descriptors.returning.add(number)
+            try:
+                offloaded.pop(number, None)
+                pollers.giveBack(number)
+            finally:
+                descriptors.returning.discard(number)
 
     def settle(self) -> None:
         """
@@ -290,8 +305,11 @@ class socket(kernel.socket, metaclass=_Sockets):
         # An error stays until SO_ERROR or connect() reports it.
         if not made.isOver or made.error is not None or self._isConnected(made, True):
             return
-        with suppress(BlockingIOError):
-            self._connectTCP(made.realAddress, True, made.why)
+        try:
+            with suppress(BlockingIOError):
+                self._connectTCP(made.realAddress, True, made.why)
+        finally:
+            self._giveBack()
 
     def _target(self, address: Any) -> tuple[Any, ...] | None:
         return target(address, self.family)
@@ -580,6 +598,7 @@ class socket(kernel.socket, metaclass=_Sockets):
             made = None if buflen else self._connecting
             if made is not None and made.error is not None:
                 self._connecting = None
+                self._giveBack()
                 return made.error.errno
         if (level, optname) == (kernel.SOL_SOCKET, kernel.SO_ACCEPTCONN) and not buflen:
             if isinstance(self.sdp, Listening):
@@ -631,8 +650,10 @@ class socket(kernel.socket, metaclass=_Sockets):
                 super()._real_close()  # type: ignore[misc]
 
     def detach(self) -> int:
-        # A socket made of the descriptor has the connection again.
+        # A socket made of the descriptor has the connection again, but no attempt.
         self._stay()
+        if self._connecting is not None:
+            self._drop()
         sdp, self._sdp = self._sdp, None
         if sdp is not None:
             descriptors.detach(self, sdp)
@@ -656,8 +677,7 @@ class socket(kernel.socket, metaclass=_Sockets):
         self._sdp, self._names = None, (connection.local, connection.peer)
         self.__class__ = self.movedKind
         descriptors.movedSockets[self.fileno()] = self
-        for each in tuple(pollers):
-            each.giveBack(self.fileno())
+        pollers.giveBack(self.fileno())
 
     def dup(self) -> socket:
         # Both have the connection.

@@ -6,15 +6,17 @@ have a connection, or a listener.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import socket as kernel
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from subprocess import PIPE, Popen
 from time import CLOCK_BOOTTIME, clock_gettime_ns
 from types import SimpleNamespace
 from typing import Any
+from weakref import ref
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -408,6 +410,67 @@ class ListenerTests(BlockingTestCase):
             self.assertEqual((client.sdp, looks[-2:], looks.count(False)), (None, [False] * 2, 2))
             self.assertEqual(kept[client].fallback.kind, "refused")  # type: ignore[union-attr]
             self.assertEqual(self.loop.reactor.getDelayedCalls(), [])
+
+    def test_unansweredThenClosed(self) -> None:
+        """
+        Such a client, once it is closed, or detached amid the attempt and closed, says nothing of the next
+        file of its number, however long it is kept: C{epoll} still has that file when the client is gone.
+        """
+        for isDetached in (False, True):
+            listener, _ = self.unanswered()
+            client = offloading.socket()
+            client.setblocking(False)
+            self.assertEqual(client.connect_ex(listener.getsockname()), errno.EINPROGRESS)
+            number = client.fileno()
+            self.assertIn(number, descriptors.held)
+            if isDetached:
+                os.close(client.detach())
+            else:
+                self.polled(client)
+                client.close()
+            with self.numbered(number) as skt, select.epoll() as epoll:
+                epoll.register(skt, select.EPOLLOUT)
+                self.assertEqual(epoll.poll(0), [(number, select.EPOLLOUT)])
+                kept.pop(client, None)
+                gone = ref(client)
+                del client
+                gc.collect()
+                self.assertIsNone(gone())
+                self.assertEqual(epoll.poll(0), [(number, select.EPOLLOUT)])
+                epoll.unregister(skt)
+
+    def test_unansweredAmidEpoll(self) -> None:
+        """
+        An C{epoll} object that waits for such a client has the kernel's events of it from then on.
+        """
+        listener, _ = self.unanswered()
+        client = offloading.socket()
+        self.addCleanup(client.close)
+        client.setblocking(False)
+        with select.epoll() as epoll:
+            self.assertEqual(client.connect_ex(listener.getsockname()), errno.EINPROGRESS)
+            epoll.register(client, select.EPOLLOUT | select.EPOLLONESHOT)
+            found = [(client.fileno(), select.EPOLLOUT)]
+            self.assertEqual(epoll.poll(HANG_SECONDS), found)
+            self.assertEqual(epoll.poll(0), [])
+            self.assertNotIn(client.fileno(), descriptors.held)
+            epoll.modify(client, select.EPOLLIN | select.EPOLLOUT)
+            self.assertEqual(epoll.poll(0), found)
+            epoll.unregister(client)
+            self.assertEqual(epoll.poll(0), [])
+
+    @contextmanager
+    def numbered(self, number: int) -> Iterator[kernel.socket]:
+        """
+        Have a connected socket of the kernel's that has a number, which is free.
+        """
+        found = []
+        with ExitStack() as stack:
+            while not found:
+                # Each has the least that is free.
+                pair = [stack.enter_context(each) for each in kernel.socketpair()]
+                found = [each for each in pair if each.fileno() == number]
+            yield found[0]
 
     def polled(self, client: Any) -> None:
         """

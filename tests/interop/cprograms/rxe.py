@@ -5,6 +5,7 @@ Each program against itself on rxe, both roles.
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from unittest import TestSuite
 
@@ -16,6 +17,7 @@ from tests.cprograms.programs import PROGRAMS, Program
 from tests.interop.case import DEVICE, InteropTestCase
 from tests.interop.lab.lab import RXE
 from tests.interop.lab.machine import Machine
+from tests.support.commands import PATH
 from tests.support.waiting import HANG_SECONDS
 
 #: The index of rxe's IPv4 address; the first is the link-local one of IPv6.
@@ -24,6 +26,9 @@ _GID = "1"
 SHORT = ("rc_events", "uc", "ud", "rping", "mckey", "rstream", "ib_write_bw", "ib_atomic_lat")
 #: This side's role, and whether it is the client.
 ROLES = {"client": True, "server": False}
+#: This one, which connects so often at once, also has a test beside strangers: so many requests a second.
+_FLOODED, _RATE = "ucmatose_1000", 5000
+_STRANGERS = PATH + "from tests.interop.cprograms.strangers import main; main()"
 #: Datagrams that C{mckey} sends to its group, of which rxe gets one each from itself.
 _LOOPED = {("mckey", False): 10}
 #: Programs whose last acknowledgments may find no queue pair any more: ibv_srq_pingpong ends once enough
@@ -136,10 +141,23 @@ class ProgramTests(InteropTestCase):
         except LabError as error:
             self.fail(str(error))
 
-
-def _test(program: Program, isClient: bool) -> Callable[[ProgramTests], None]:
-    def test(self: ProgramTests) -> None:
+    def flooded(self, program: Program, isClient: bool) -> None:
+        """
+        The same beside strangers that ask the address of this side for what nobody has there.
+        """
+        strangers = self.program([sys.executable, "-c", _STRANGERS, self.host, str(_RATE)])
+        self.until(strangers, "ready")
         self.both(program, isClient)
+        # What was sent is what was meant to be.
+        sent = int(self.succeeded(strangers.end(HANG_SECONDS)).output.split()[-1])
+        self.assertGreater(sent, _RATE // 2)
+
+
+def _test(
+    program: Program, isClient: bool, run: Callable[[ProgramTests, Program, bool], None] = ProgramTests.both
+) -> Callable[[ProgramTests], None]:
+    def test(self: ProgramTests) -> None:
+        run(self, program, isClient)
 
     test.__doc__ = f"{program.name} {'as client' if isClient else 'as server'}."
     return test
@@ -148,6 +166,9 @@ def _test(program: Program, isClient: bool) -> Callable[[ProgramTests], None]:
 for _program in PROGRAMS:
     for _role, _isClient in ROLES.items():
         setattr(ProgramTests, f"test_{_program.name}_{_role}", _test(_program, _isClient))
+        if _program.name == _FLOODED:
+            _flooded = _test(_program, _isClient, ProgramTests.flooded)
+            setattr(ProgramTests, f"test_{_FLOODED}_flooded_{_role}", _flooded)
 
 
 def testSuite() -> TestSuite:
