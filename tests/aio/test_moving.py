@@ -189,6 +189,30 @@ class MovingTests(LoopTestCase):
 
         self.play(scenario())
 
+    def test_keptOpen(self) -> None:
+        """
+        Whether the transport closes with the end of what the client sends, its protocol says; one that stays
+        open sends on.
+        """
+
+        async def scenario() -> None:
+            for keepsOpen in (False, True):
+                skt, protocol = await self.moved()
+                protocol.keepOpen = keepsOpen
+                await self.ask(skt.shutdown, kernel.SHUT_WR)
+                await protocol.called("eof" if keepsOpen else "lost")
+                self.assertEqual(protocol.transport.is_closing(), not keepsOpen)
+                if keepsOpen:
+                    protocol.transport.write(DATA)
+                    self.assertEqual(await self.ask(received, skt, len(DATA)), DATA)
+                    protocol.transport.close()
+                    await protocol.called("lost")
+                self.assertEqual(await self.ask(skt.recv, 1), b"")
+                self.assertEqual(protocol.log[-2:], ["eof", ("lost", None)])
+
+        self.play(scenario())
+        self.assertEqual(self.errors, [])
+
     def test_raises(self) -> None:
         """
         An error of the protocol ends the connection, and is told the loop's handler.

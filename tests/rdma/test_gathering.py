@@ -60,10 +60,13 @@ class FormatTests(SynchronousTestCase):
         most = limits.RDMA_GATHERED // limits.RDMA_GATHERED_EACH
         many = (most + 1).to_bytes(4, "little") + bytes(4 * (most + 1))
         for data in (*wrong, self.joined + b"x", bytes(4), b"\xff" * 16, many):
-            for before, behind in ((b"", b""), (b"*", b"*" * 99)):
+            # Also where the buffer ends with it.
+            for before, behind in ((b"", b""), (b"****", b""), (b"*", b"*" * 99)):
                 within = before + data + behind
                 start = len(before)
-                self.assertRaises(WireError, gathering.divided, within, start, start + len(data))
+                with self.assertRaises(WireError) as refused:
+                    gathering.divided(within, start, start + len(data))
+                self.assertIn(f"a SEND of {len(data)} bytes", str(refused.exception))
         found = gathering.divided(most.to_bytes(4, "little") + bytes(4 * most), 0, 4 * most + 4)
         self.assertEqual(found, [b""] * most)
 
