@@ -251,6 +251,19 @@ class AddressTests(HardwareTestCase):
         self.assertEqual(adapters.addressOfAdapter("mlx4_0"), "127.0.0.1")
         self.assertFalse(adapters.isRNIC("mlx4_0"))
 
+    def test_neither(self) -> None:
+        """
+        An adapter of neither, as Amazon's EFA, has no address, and no advice to give it one.
+        """
+        self.adapter("efa_0", "7: <unknown>", "fe80::1")
+        error = self.assertRaises(DeviceError, adapters.addressOfAdapter, "efa_0")
+        self.assertEqual(
+            str(error),
+            "adapter efa_0 is of no kind that rdma_cm connects, as those of RoCE, InfiniBand and iWARP are"
+            " (7: <unknown>)",
+        )
+        self.assertFalse(adapters.isRNIC("efa_0"))
+
     def test_slotOfGID(self) -> None:
         """
         A GID's slot is that of RoCE v2, where the adapter has the address by RoCE v1 as well.

@@ -19,6 +19,8 @@ from twisted_ib.hca.host.addresses import interfaceOf, localAddresses
 NETWORK = "/sys/class/net"
 #: Ports have numbers from 1; a device has the first.
 _PORT = 1
+#: The node types of adapters that rdma_cm connects (Linux ib_verbs.h, enum rdma_node_type).
+_CA, _RNIC = "1", "4"
 #: How the kernel calls the type of a GID (Linux cache.c, gid_type_str).
 _ROCE_V2 = "RoCE v2"
 _HARDWARE_ADDRESS_BYTES = 6
@@ -61,11 +63,15 @@ def indexOfGID(adapter: str, gid: int) -> int:
     return -1
 
 
+def _typeOf(adapter: str) -> str:
+    return _read(f"{provider.ADAPTERS}/{adapter}/node_type")
+
+
 def isRNIC(adapter: str) -> bool:
     """
     @return: whether an adapter is an RNIC, of iWARP; else it is a channel adapter, of RoCE or InfiniBand.
     """
-    return not _read(f"{provider.ADAPTERS}/{adapter}/node_type").startswith("1")
+    return _typeOf(adapter).startswith(_RNIC)
 
 
 def _isInfiniBand(adapter: str) -> bool:
@@ -89,10 +95,15 @@ def addressOfAdapter(adapter: str) -> str:
     @param adapter: its name, as C{rxe0}.
     @return: its IP address: one of IPv4 if there is one, none that is link-local, nor, with RoCE, of the
         loopback.
-    @raise DeviceError: there is none, or no such adapter.
+    @raise DeviceError: there is none, or no such adapter, or rdma_cm connects none of its kind.
     """
     if not os.path.isdir(f"{provider.ADAPTERS}/{adapter}"):
         raise DeviceError(f"this host has no adapter {adapter}: {provider.howToAdd(adapter)}")
+    if not (kind := _typeOf(adapter)).startswith((_CA, _RNIC)):
+        raise DeviceError(
+            f"adapter {adapter} is of no kind that rdma_cm connects, as those of RoCE, InfiniBand and iWARP"
+            f" are ({kind})"
+        )
     gids = _gids(adapter)
     if isRNIC(adapter):
         # An RNIC has its hardware address as GID.
