@@ -20,6 +20,7 @@ from tests.reactor import test_ibreactor
 from tests.reactor.test_ibreactor import HotPath
 from tests.support.descriptors import closeWakers
 from tests.support.waiting import HANG_SECONDS
+from twisted_ib.blocking.patch import patched
 from twisted_ib.drive.sleeper import MOST_SECONDS
 from twisted_ib.reactor import IBAsyncioReactor
 
@@ -109,6 +110,17 @@ class TurnTests(test_ibreactor.TurnTests):
         self.reactor._scheduledAt = None
         self.events._ready.clear()
         self.events._scheduled.clear()
+
+    def test_namesReplaced(self) -> None:
+        """
+        Doorbells are in the selector's epoll object also if C{select.epoll} stands for another class, as
+        under C{ib-run}: no descriptor of the device's becomes readable by each of them.
+        """
+        events = asyncio.SelectorEventLoop()
+        with patched():
+            reactor: Any = IBAsyncioReactor(events)
+        self.addCleanup(closeReactor, reactor)
+        self.assertIs(reactor._poller, reactor._selector._selector)
 
     def test_threadWaits(self) -> None:
         """

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 from twisted.internet.asyncioreactor import AsyncioSelectorReactor
 from twisted.python import log
 
+from twisted_ib.hca.host.libc import KernelEpoll
 from twisted_ib.internet.logcontext import callInContext
 from twisted_ib.reactor.base import IBReactorBase
 from twisted_ib.reactor.loop import AsyncioDeviceLoop
@@ -57,8 +58,9 @@ class IBAsyncioReactor(IBReactorBase, AsyncioSelectorReactor):
         self._runInThread = events.run_in_executor
         # With a selector of another kind the descriptors of devices are readers alone.
         poller = getattr(self._selector, "_selector", None)
-        kind: Any = getattr(select, "epoll", ())
-        self._poller = poller if isinstance(poller, kind) else None
+        # Under ib-run the name stands for what asks the devices, but not in asyncio's own selectors.
+        kinds: Any = (KernelEpoll, select.epoll) if hasattr(select, "epoll") else ()
+        self._poller = poller if isinstance(poller, kinds) else None
         super().__init__(AsyncioDeviceLoop(events), events)
         vars(events)["run_in_executor"] = self._inExecutor
         self.setTurn(None)
