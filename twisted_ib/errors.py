@@ -245,12 +245,12 @@ class StreamEndedError(PathLostError):
     """
     The peer's process has ended with nothing unread and nothing unsent: only what is sent now is lost.
 
-    @ivar isAnswered: Whether something was sent since, whose answer is a reset.
+    @ivar unheard: How much may still be sent, whose answer is a reset, until that is heard; below zero it is.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, unheard: int) -> None:
         super().__init__(text)
-        self.isAnswered = False
+        self.unheard = unheard
 
 
 # Shared memory is a peer's input like any other; the layout is checked with each record.

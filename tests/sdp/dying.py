@@ -142,6 +142,45 @@ def aio() -> None:
     loop.close()
 
 
+def halfOpen(provider: str) -> None:
+    """
+    A protocol that stays open behind the end and writes, first once, and then again.
+    """
+    from twisted_ib.aio import new_event_loop
+
+    loop = new_event_loop()
+    ended, over = loop.create_future(), loop.create_future()
+
+    class Survivor(asyncio.Protocol):
+        def connection_made(self, transport: Any) -> None:
+            self.transport = transport
+
+        def eof_received(self) -> bool:
+            ended.set_result(self.transport)
+            return True
+
+        def connection_lost(self, error: Exception | None) -> None:
+            over.set_result(type(error).__name__)
+
+    async def main() -> None:
+        server = await loop.create_server(Survivor, HOST, 0, provider=provider)
+        print(server.sockets[0].getsockname()[1], flush=True)
+        transport = await ended
+        # The other process has ended then, of which the device may not know yet.
+        await loop.run_in_executor(None, input)
+        while provider == "sdp" and transport._stream.queuePair.path is not None:
+            await asyncio.sleep(0.001)
+        transport.write(b"more")
+        for _ in range(100):
+            await asyncio.sleep(0)
+        said = over.done(), transport.is_closing()
+        transport.write(b"x")
+        print(*said, await over, flush=True)
+
+    loop.run_until_complete(main())
+    loop.close()
+
+
 def dead(port: str, how: str, what: str, module: str = "twisted_ib.socket") -> None:
     """
     The end that dies.

@@ -136,3 +136,19 @@ class LateTests(SynchronousTestCase):
             self.assertEqual(
                 said, [count, "b''", "4", "BrokenPipeError", "b''", "BrokenPipeError"], how + what
             )
+
+    def test_halfOpen(self) -> None:
+        """
+        As over TCP, of which nobody reads any more then, a protocol of asyncio that has stayed open hears of
+        it with the second write.
+        """
+        for provider, module in (("tcp", "socket"), ("sdp", "twisted_ib.socket")):
+            one = interpreter(
+                self, *PROGRAM, "halfOpen", provider, cwd=ROOT, env=self.environment, stdin=subprocess.PIPE
+            )
+            command = ("dead", self.line(one), "order", "closed", module)
+            dead = interpreter(self, *PROGRAM, *command, cwd=ROOT, env=self.environment)
+            self.line(dead)
+            dead.wait(HANG_SECONDS)
+            said = one.communicate("gone\n", timeout=HANG_SECONDS)[0].split()
+            self.assertEqual(said, ["False", "False", "BrokenPipeError"], provider)

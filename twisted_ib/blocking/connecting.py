@@ -54,6 +54,8 @@ class BlockingClient(RedirectedClient):
     """
 
     __slots__ = ()
+    # The kernel tells a socket at once.
+    unheard = 0
 
     connector: SwitchedConnecting
 

@@ -158,6 +158,8 @@ class Stream:
 
     # Defaults of most connections; a transport has a dictionary for those that change.
     attached = True
+    #: What is sent behind the end of the peer's process, until one hears of it: nobody reads, as over TCP.
+    unheard = 1
     longest = _MESSAGE
     maxPayload = _MESSAGE
     adverts = limits.SDP_ADVERTS
@@ -167,8 +169,7 @@ class Stream:
     pendingControl: deque[tuple[int, bytes, int]] | None = None
     prompt = _MESSAGE
     bufferSize = limits.SEND_BUFFER
-    heldBytes = 0
-    ahead = 0
+    heldBytes = ahead = 0
 
     def __init__(self, channel: DeviceChannel) -> None:
         self.channel = channel
@@ -331,10 +332,8 @@ class Stream:
         Queue C{data}, which is not empty: the slow path.
         """
         if self.queuePair.path is None:
-            # The application, which does not read, was not notified of the end yet; the end of the batch does
-            # it.
             if self.held and isinstance(self.held[-1], StreamEndedError):
-                self.held[-1].isAnswered = True
+                self.held[-1].unheard -= 1
             self.cork()
             return
         state = self.machine.state
@@ -811,7 +810,7 @@ class Stream:
             if isinstance(data, StreamEndedError):
                 # It is news only for who sends.
                 held.append(data)
-                if data.isAnswered or self.writing():
+                if data.unheard < 0 or self.writing():
                     self._proceedWithout()
                 return
             if isinstance(data, Exception):
@@ -898,7 +897,8 @@ class Stream:
         # The queue pair has ended, and the application, which does not read, has written or closed.  As with
         # TCP that fails after a reset, and has no effect after an orderly close.
         loss = self.held[-1] if self.held else None
-        if isinstance(loss, Exception) and not (isinstance(loss, StreamEndedError) and self.writing()):
+        isHeard = not isinstance(loss, StreamEndedError) or (loss.unheard < 0 and not self.writing())
+        if isinstance(loss, Exception) and isHeard:
             self._broken(loss)
         else:
             # Or a close, with which the connection ends in order.
@@ -1051,7 +1051,7 @@ class Stream:
             self._ended()
         if self.attached:
             # Behind the end of stream: what is sent now draws a reset.
-            self._later(StreamEndedError(text))
+            self._later(StreamEndedError(text, self.unheard))
 
     def budgetExceeded(self) -> None:
         """
