@@ -528,7 +528,7 @@ class BlockingLoop:
 
 _loop: BlockingLoop | None = None
 _making = RLock()
-#: The descriptor of the loop's own, while there is one: L{known}, as it carries nothing.
+#: The descriptors of the loop's own, while there is one: L{known}, as they carry nothing.
 own: Final[set[int]] = set()
 
 
@@ -559,8 +559,9 @@ def _make() -> BlockingLoop:
                 handlers.protect(earlier.lock)
                 return earlier
             _loop = made
-            own.add(made.reactor.descriptor)
-            known[made.reactor.descriptor] = type(None)
+            for each in made.reactor.descriptor, made.reactor.sentinel.fd:
+                own.add(each)
+                known[each] = type(None)
         return _loop
 
 

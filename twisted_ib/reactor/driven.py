@@ -4,9 +4,13 @@ The reactor that threads which block drive, turn by turn.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import select
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from resource import RLIMIT_NOFILE, getrlimit
 from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -31,6 +35,8 @@ BRIEF_SECONDS: Final = 1e-2
 #: so that they sleep; powers of two.
 LEARN_TURNS: Final = 128
 LEARN_TURNS_ASLEEP: Final = 32
+#: The sentinel's number is less: the kernel's table of descriptors is as long as the greatest (dup(2)).
+_HIGHEST: Final = 1024
 _Result = TypeVar("_Result")
 
 
@@ -63,6 +69,45 @@ class Drivers(Protocol):
         """
 
 
+class Sentinel:
+    """
+    A descriptor above nearly all others of the process, that carries nothing: a program that closes all of
+    them, from the greatest down, closes it first.
+
+    @ivar fd: Its number; -1 if there is none.
+    """
+
+    def __init__(self) -> None:
+        self.fd, self._file = -1, (0, 0)
+        with suppress(OSError):
+            # A file of its own, so that it can be told from what has the number later.
+            made = os.memfd_create("sentinel")
+            try:
+                status = os.fstat(made)
+                self._file = status.st_dev, status.st_ino
+                limit = min(getrlimit(RLIMIT_NOFILE)[0], _HIGHEST)
+                self.fd = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, limit - 1)
+            finally:
+                os.close(made)
+
+    def isThere(self) -> bool:
+        """
+        Return whether nobody has closed it.
+        """
+        with suppress(OSError):
+            status = os.fstat(self.fd)
+            return self._file == (status.st_dev, status.st_ino)
+        return False
+
+    def close(self) -> None:
+        """
+        Close it, if it is there.
+        """
+        if self.isThere():
+            os.close(self.fd)
+        self.fd = -1
+
+
 class DrivenReactor(IBReactor):
     """
     A reactor that runs turn by turn, when a thread blocks. C{startRunning} is never called: the process may
@@ -83,6 +128,7 @@ class DrivenReactor(IBReactor):
         self.kernelFound: tuple[select.poll, list[tuple[int, int]]] | None = None
         #: The epoll object's, which is readable when a turn has something to do.
         self.descriptor = self._poller.fileno()
+        self.sentinel = Sentinel()
         #: Whether nobody drives them, nor need.
         self.idling = Idle(self, (self.descriptor, select.POLLIN), drivers.leftIdle)
         # Calls of callWhenRunning() need no run() to wait for.
@@ -247,12 +293,20 @@ class DrivenReactor(IBReactor):
             if drivers.owner != get_ident():
                 drivers.own()
 
+    def isLast(self, descriptor: int) -> bool:
+        """
+        Return whether a program that closes this descriptor closes all of them.
+        """
+        sentinel = self.sentinel
+        return descriptor == self.descriptor or (descriptor == sentinel.fd and sentinel.isThere())
+
     def leave(self) -> None:
         """
         The process is a forked child, whose epoll(7) is the parent's, too: it would take the events of that.
         """
         if not self._poller.closed:
             endWaits(self.descriptor)
+        self.sentinel.close()
 
     def dispose(self) -> None:
         """
@@ -260,3 +314,4 @@ class DrivenReactor(IBReactor):
         """
         self.waker.connectionLost(Failure(ConnectionDone()))
         self._poller.close()
+        self.sentinel.close()
