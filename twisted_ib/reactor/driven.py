@@ -10,7 +10,6 @@ import select
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from resource import RLIMIT_NOFILE, getrlimit
 from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -85,7 +84,7 @@ class Sentinel:
             try:
                 status = os.fstat(made)
                 self._file = status.st_dev, status.st_ino
-                limit = min(getrlimit(RLIMIT_NOFILE)[0], _HIGHEST)
+                limit = min(os.sysconf("SC_OPEN_MAX"), _HIGHEST)
                 self.fd = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, limit - 1)
             finally:
                 os.close(made)
