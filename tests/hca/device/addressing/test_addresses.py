@@ -39,6 +39,8 @@ class AddressTests(EveryKindTestCase):
             self.each(lambda device: type(device.paths)), [ProcessResolution] * 2 + [AddressResolution]
         )
         self.assertEqual(set(RESOLUTIONS), set(Peers))
+        # So a GID of a GUID leads to a process; to a host it is an address like others.
+        self.assertEqual(self.each(lambda device: device.paths.isOfGUID("fe80::7")), [True] * 2 + [False])
 
     def test_vectors(self) -> None:
         """
