@@ -29,6 +29,7 @@ from tests.support.calls import requireReplaceable
 from tests.support.descriptors import closeWakers
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.drive.sleeper import MOST_SECONDS
+from twisted_ib.drive.turn import ASK_SECONDS
 from twisted_ib.hca.base.polling import LESSONS, REACH_SECONDS, SPIN_SECONDS, AdaptivePolling
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import LOCAL
@@ -384,20 +385,19 @@ class TurnTests(ReactorTestCase):
 
     def test_staysUntilQuiet(self) -> None:
         """
-        The turn ends when nothing comes for a while, without sleep: what was due when it began is not any
-        more.  The next one does not look for so long again.
+        When nothing comes for a while the same turn sleeps, as long as is known after its batches: what was
+        due when it began is not any more.  What ends the sleep is served in it.
         """
         self.running()
         _, device = self.add()
         (path,) = device.hot = (HotPath(),)
         path.found = [True, False, True]
         device.work = [1, 1, 1]
-        self.reactor.doPoll(None)
-        self.assertEqual((self.slept, device.log), ([], ["progress"] * 4))
+        self.reactor.doPoll(1.0)
+        self.assertEqual((self.slept, device.log), ([MOST_SECONDS], ["progress"] * 4 + ["arm", "look"]))
+        self.assertFalse(self.reactor._loop.quiet)
         spins = self.reactor.polling.spins
-        self.reactor.doPoll(None)
-        self.assertEqual((self.slept, device.log), ([MOST_SECONDS], ["progress"] * 5 + ["arm", "look"]))
-        self.assertEqual(self.reactor.polling.spins, spins)
+        device.ready, device.work = True, [0, 1]
         self.reactor.doPoll(None)
         self.assertEqual(self.reactor.polling.spins, spins + 1)
 
@@ -411,7 +411,7 @@ class TurnTests(ReactorTestCase):
         self.reactor.polling.hits = 0.0
         device.work = [1, 1, 1]
         self.reactor.doPoll(None)
-        self.assertEqual((self.slept, device.log), ([], ["progress"] * 4))
+        self.assertEqual((self.slept, device.log), ([MOST_SECONDS], ["progress"] * 4 + ["arm", "look"]))
         self.assertEqual(device.hot[0].looks, 0)
 
     def test_doesNotStay(self) -> None:
@@ -466,7 +466,6 @@ class TurnTests(ReactorTestCase):
             self.reactor._insertNewDelayedCalls()
             device.work = [1]
             self.reactor.doPoll(delay)
-            self.reactor._loop.quiet = False
             self.assertAlmostEqual(asked.pop(), delay)
             self.assertEqual(asked, [])
         for call in self.reactor.getDelayedCalls():
@@ -551,14 +550,18 @@ class TurnTests(ReactorTestCase):
 
     def test_deadlinesUnderTraffic(self) -> None:
         """
-        Under traffic the device's deadline is still kept: it is looked at after 16 turns at most.
+        Under traffic the device's deadline is still kept: it is looked at after 16 turns at most, each
+        millisecond.
         """
         _, device = self.add()
         device.endless = 1
-        device.due = device.clock()
-        for _ in range(EVERY):
-            self.assertEqual(device.ticks, [])
-            self.reactor.doPoll(None)
+        now = device.due = 50.0
+        self.reactor.seconds = lambda: now
+        for _ in range(2):
+            for _ in range(EVERY):
+                self.assertEqual(device.ticks, [])
+                self.reactor.doPoll(None)
+            now += ASK_SECONDS
         self.assertEqual(len(device.ticks), 1)
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 

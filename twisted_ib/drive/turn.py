@@ -33,6 +33,8 @@ Found: TypeAlias = list[tuple[int, int]]
 #: Milliseconds of a second.
 _MILLI: Final = 1e3
 _NOBODY: Final = [0, 0]
+#: Seconds between two questions for deadlines while there is no sleep: as exact as epoll_wait(2) is.
+ASK_SECONDS: Final = 1e-3
 #: Seconds between two looks at what other threads do: two intervals after which a thread of Python
 #: gives up the interpreter that another waits for.
 LOOK_SECONDS: Final = 1e-2
@@ -81,7 +83,8 @@ class Turn:
     """
     The devices as those who drive them know them while they sleep.
 
-    @ivar until: The earliest deadline; infinity if there is none, 0 if there is no sleep.
+    @ivar until: The earliest deadline; infinity if there is none, 0 if there is no sleep.  After it, when
+        deadlines are to be asked for.
     @ivar isAsleep: Whether the devices are armed, and nobody has looked at them since.
     """
 
@@ -130,11 +133,15 @@ class Turn:
         """
         Look at the devices after the sleep, and do what is due.
 
-        @param slept: Seconds that it was to last; 0 if there was none, so that each deadline is asked for.
+        @param slept: Seconds that it was to last; 0 if there was none, so that a deadline may have come that
+            is not known of: all are asked for each L{ASK_SECONDS}.
         @param serves: Whether a device that has something to do is served.
         @return: How much was done for those.
         """
-        isOver = slept == 0 or now() >= self.until
+        at = now()
+        isOver = at >= self.until
+        if isOver or (slept == 0 and self.until > at + ASK_SECONDS):
+            self.until = at + ASK_SECONDS
         self.isAsleep = False
         done = 0
         hot: tuple[Driven, ...] = ()

@@ -20,6 +20,8 @@ from the one that is to answer.
     or the CPU was gone meanwhile, takes L{REST_SECONDS}, which is saved up before; once that is gone there is
     none for as long.  If nothing was found since the time before, it takes twice as long and so on, and the
     lessons begin again.
+  - Before a sleep for an answer the CPU is yielded once: a peer on this CPU that was just woken answers
+    meanwhile, and neither side needs a bell.  If that is seldom so, as between CPUs, only each so many times.
   - A yield to a busy third process, not to the one that is to answer, lasts a whole time slice:
     L{CROWDED_SECONDS} or more.  If more than a quarter of yields do, by a moving average, there are none for
     L{SHY_SECONDS}, then twice as long and so on; polling without yields continues.  If the two peers share a
@@ -57,6 +59,8 @@ PURE_LOOKS: Final = 60
 #: Poll every so many times in spite of misses: otherwise a change for the better would go unnoticed.
 RARE: Final = 64
 _PURE_RARE: Final = 32
+#: While more than this share of single yields for an answer succeeds, there is one for each.
+LOANS: Final = 0.125
 #: A yield this long, in seconds, went to another busy process: sched_yield(2) returns after a few
 #: microseconds if nobody else is runnable.
 CROWDED_SECONDS: Final = 1e-3
@@ -74,7 +78,9 @@ class AdaptivePolling:
     @ivar pureHits: the moving success rate of polls without yielding, 0 to 1.
     @ivar spins: calls that polled.
     @ivar found: those that succeeded.
-    @ivar lent: those of them that were late by one short yield.
+    @ivar lent: those of them for which one yield gave the peer the CPU.
+    @ivar loans: the moving success rate of single yields for an answer, 0 to 1.
+    @ivar lendsAt: the number of the next wait for an answer that is to begin with one.
     @ivar yields: yields of the CPU.
     @ivar crowded: those that lasted long.
     @ivar crowd: their moving rate.
@@ -96,6 +102,8 @@ class AdaptivePolling:
         #: The moving success rate of polls, 0 to 1.
         self.hits = 1.0
         self.pureHits = 1.0
+        self.loans = 1.0
+        self.lendsAt = 0
         #: Calls of L{spin}.
         self.turns = 0
         self.spins = self.found = self.lent = self.yields = self.crowded = 0
@@ -105,7 +113,7 @@ class AdaptivePolling:
         self.reach, self.restUntil = 0.0, now()
         self.late = False
         # The results of sent() before the last wait for an answer, and before the last that was answered.
-        self._asked = self._answered = 0
+        self._asked = self._answered = self._waited = 0
         # Since when a wait for an answer lasts; 0 if none does.
         self._since = 0.0
         self._lessons = self._repaid = self._unasked = 0
@@ -180,30 +188,62 @@ class AdaptivePolling:
                 self._asked = self._answered = sent()
             if found or sent is None:
                 return found
-        end = min(self._answerBy(sent, start, after), start + most)
-        return after < end and answer < most and self._reach(pending, after, end, start + answer)
+        if not self._waits(sent, start, after) or answer >= most:
+            return False
+        self._waited += 1
+        if self._waited >= self.lendsAt:
+            if self._lend(pending, after):
+                return True
+            after = now()
+        if after < self.restUntil:
+            self._since = 0.0
+            return False
+        end = min(self._since + self.reach, start + most)
+        return after < end and self._reach(pending, after, end, start + answer)
 
-    def _answerBy(self, sent: Callable[[], int], start: float, now: float) -> float:
+    def _waits(self, sent: Callable[[], int], start: float, now: float) -> bool:
         """
         Ask what was sent after polling in vain.
 
         @param start: when the wait began.
-        @return: until when an answer is to be polled for, in seconds; not after C{now} if none is expected.
+        @return: whether an answer is expected.
         """
-        if now < self.restUntil or now < self.shyUntil:
+        if now < self.shyUntil:
             self._since = 0.0
-            return now
+            return False
         before = self._asked
         self._asked = asked = sent()
         if asked == self._answered:
             self._unasked += 1
             self._since = 0.0
-            return now
+            return False
         self._unasked = 0
         # After a sleep that something else has ended the wait goes on.
         if asked != before or not self._since:
             self._since = start
-        return self._since + self.reach
+        return True
+
+    def _lend(self, pending: Callable[[], bool], began: float) -> bool:
+        """
+        Yield once for an answer, and learn from whether there is one.
+        """
+        self._yield()
+        self.yields += 1
+        found = pending()
+        now = self.now()
+        took = now - began
+        if took >= CROWDED_SECONDS:
+            self._crowded(now)
+        elif self.crowd:
+            self.crowd *= 0.875
+        self.loans += ((found and took < CROWDED_SECONDS) - self.loans) * 0.125
+        self.lendsAt = self._waited + (1 if self.loans > LOANS else _PURE_RARE)
+        if found:
+            self.found += 1
+            self.lent += 1
+            self._answered = self._asked
+            self._since = 0.0
+        return found
 
     def _reach(self, pending: Callable[[], bool], now: float, end: float, soon: float) -> bool:
         """
