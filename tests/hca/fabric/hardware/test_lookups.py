@@ -1,24 +1,40 @@
 """
-Addresses of datagrams that the kernel looks for, on the adapter of a host in memory.
+Addresses of datagrams that the kernel looks for, and connects within which a driver waits, on the adapter of
+a host in memory: the program goes on meanwhile.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import os
+import select
+import threading
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+from twisted.trial.unittest import SynchronousTestCase
+
 from tests.hca.fabric.hardware.test_datagrams import HEAD, DatagramTestCase
-from tests.hca.fabric.hardware.world import Manager
+from tests.hca.fabric.hardware.world import Host, Manager
+from tests.hca.fabric.iwarp.ends import ONE, SPACE, IWARPTestCase
+from tests.hca.fabric.iwarp.test_contract import TakerEnd
+from tests.hca.hcas import settle
+from tests.support.waiting import HANG_SECONDS
 from tests.verbs.pyverbs.pair import QKEY, End
 from twisted_ib.hca.connection.rdmacm import PortSpace
-from twisted_ib.hca.fabric.hardware import connector, datagrams
-from twisted_ib.hca.fabric.hardware.rdmacm import CMEvent
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.fabric.hardware import connector, datagrams, hardware
+from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
+from twisted_ib.hca.fabric.hardware.rdmacm import RDMACM, CMEvent, Notice, Parameters
 from twisted_ib.hca.wire.grh import IPV4_MAPPED, packGRH
 from twisted_ib.hca.wire.headers import DETH
 from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 from twisted_ib.verbs.pyverbs import AH, AHAttr, GlobalRoute, QPAttr, enums
+
+ID, OTHER = 0x1000, 0x2000
 
 
 class LookupTests(DatagramTestCase):
@@ -212,3 +228,184 @@ class LookupTests(DatagramTestCase):
         self.assertRaises(ValueError, fabric.progress)
         self.assertEqual([each.resume.call_count for each in waiters], [1, 1])
         self.assertEqual(self.heard(), b"hello")
+
+
+class Library:
+    """
+    A librdmacm whose connects wait until they may return.
+
+    @ivar code: the errno of their failure, or 0.
+    @ivar destroyed: the identifiers that were destroyed.
+    """
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK)
+        self.code = 0
+        self.destroyed: list[int] = []
+        self.mayReturn = threading.Event()
+        for name in ("rdma_create_event_channel", "rdma_get_cm_event", "rdma_connect", "rdma_destroy_id"):
+            # A function of ctypes has attributes, as that of its result.
+            setattr(self, name, partial(getattr(self, name)))
+
+    def rdma_create_event_channel(self) -> Any:
+        return SimpleNamespace(contents=SimpleNamespace(fd=self.fd))
+
+    def rdma_destroy_event_channel(self, channel: Any) -> None:
+        os.close(self.fd)
+
+    def rdma_get_cm_event(self, channel: Any, found: Any) -> int:
+        ctypes.set_errno(errno.EAGAIN)
+        return -1
+
+    def rdma_connect(self, id: Any, given: Any) -> int:
+        assert self.mayReturn.wait(HANG_SECONDS)
+        ctypes.set_errno(self.code)
+        return -1 if self.code else 0
+
+    def rdma_destroy_id(self, id: Any) -> None:
+        self.destroyed.append(id.value)
+
+
+class ThreadTests(SynchronousTestCase):
+    """
+    The channel.
+    """
+
+    def setUp(self) -> None:
+        """
+        Begin to connect.
+        """
+        self.library = Library()
+        self.manager = RDMACM(self.library, object())
+        self.addCleanup(self.manager.close)
+        self.addCleanup(self.manager.settle)
+        self.addCleanup(self.library.mayReturn.set)
+        self.calls: list[str] = []
+        self.manager.begin(ID, Parameters())
+
+    def returns(self) -> None:
+        """
+        Wait until the connect has returned.
+        """
+        self.library.mayReturn.set()
+        self.assertEqual(select.select([self.manager.bell], [], [], HANG_SECONDS)[0], [self.manager.bell])
+
+    def test_waits(self) -> None:
+        """
+        While a driver waits there are other events, and other identifiers are destroyed; its own is when it
+        has returned, and then only what it uses.
+        """
+        self.assertIsNone(self.manager.event())
+        self.manager.destroy(ID, partial(self.calls.append, "own"))
+        self.manager.destroy(OTHER, partial(self.calls.append, "other"))
+        self.assertEqual((self.library.destroyed, self.calls), ([OTHER], ["other"]))
+        self.returns()
+        self.assertIsNone(self.manager.event())
+        self.assertEqual((self.library.destroyed, self.calls), ([OTHER, ID], ["other", "own"]))
+        self.assertEqual(select.select([self.manager.bell], [], [], 0)[0], [])
+
+    def test_fails(self) -> None:
+        """
+        Its failure is an event; of an identifier that is to be destroyed it is none.
+        """
+        self.library.code = errno.ETIMEDOUT
+        self.returns()
+        expected = Notice(ID, 0, CMEvent.CONNECT_FAILED, errno.ETIMEDOUT, Parameters())
+        self.assertEqual((self.manager.event(), self.manager.event()), (expected, None))
+        self.manager.begin(OTHER, Parameters())
+        self.manager.destroy(OTHER)
+        self.returns()
+        self.assertIsNone(self.manager.event())
+        self.assertEqual(self.library.destroyed, [OTHER])
+
+    def test_settles(self) -> None:
+        """
+        Where everything ends it is waited for.
+        """
+        self.manager.destroy(ID, partial(self.calls.append, "own"))
+        self.library.mayReturn.set()
+        self.manager.settle()
+        self.assertEqual((self.library.destroyed, self.calls), ([ID], ["own"]))
+
+
+class SlowManager(Manager):
+    """
+    One whose connects return later.
+    """
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self.begun: dict[int, Parameters] = {}
+        self.doomed: dict[int, Any] = {}
+
+    def begin(self, id: int, parameters: Parameters) -> None:
+        self.begun[id] = parameters
+
+    def destroy(self, id: int, destroyed: Any = None) -> None:
+        if id in self.begun:
+            self.doomed[id] = destroyed
+        else:
+            super().destroy(id, destroyed)
+
+    def settle(self) -> None:
+        begun, self.begun = self.begun, {}
+        for id, parameters in begun.items():
+            if id in self.doomed:
+                self.destroy(id, self.doomed.pop(id))
+            else:
+                super().begin(id, parameters)
+
+
+class FabricTests(IWARPTestCase):
+    """
+    An RNIC whose driver waits.
+    """
+
+    def setUp(self) -> None:
+        """
+        Ask for a connection.
+        """
+        super().setUp()
+        self.host = Host("siw0")
+        self.host.isRNIC = True
+        self.patch(hardware, "isRNIC", lambda name: True)
+        self.manager: Any = SlowManager(self.host)
+        given: dict[str, Any] = {
+            "manager": self.manager,
+            "address": ONE,
+            "adapter": "siw0",
+            "verbs": self.host,
+        }
+        make: Any = partial(HardwareFabric, **given)
+        self.one: Any = Device("hw0", self.clock.seconds, make)
+        self.addCleanup(self.one.close)
+        self.end: Any = TakerEnd(self.one, 10)
+        self.one.connect(SPACE, ONE, 7001, self.end)
+        self.end.call(self.end.path, b"", SPACE << 16 | 7001)
+        settle(self.one)
+
+    def test_goesOn(self) -> None:
+        """
+        The turn is over before the driver has answered, and what it answers is heard then.
+        """
+        self.assertEqual((len(self.manager.begun), self.end.events), (1, []))
+        self.manager.settle()
+        settle(self.one)
+        self.assertEqual(self.end.events, ["rejected"])
+
+    def test_givenUp(self) -> None:
+        """
+        One that is given up meanwhile keeps its queue pair, which the driver has, until that has returned.
+        """
+        self.end.connection.disconnect(0.0)
+        settle(self.one)
+        self.assertEqual((len(self.host.queuePairs), len(self.one.fabric.streams)), (1, 1))
+        self.manager.settle()
+        self.assertEqual((self.host.queuePairs, self.one.fabric.streams), ({}, {}))
+
+    def test_closed(self) -> None:
+        """
+        The end of the device waits for it.
+        """
+        self.one.close()
+        self.assertEqual((self.host.queuePairs, self.host.identifiers), ({}, {}))

@@ -472,6 +472,21 @@ class ToldContractTests(test_contract.ContractTests):
 
         self.assertTrue(any(isPosted() for _ in range(9)))
 
+    def test_numberAgain(self) -> None:
+        """
+        Nothing that a queue pair has done and nobody has heard is left when it is destroyed: siw gives its
+        number to the next, which took it for its own, and ended, or waited forever.
+        """
+        a, b, one, two = self.takers()
+        number = two.path.adapterNumber
+        one.post(b"too late")
+        a.progress()
+        queue = self.host.contexts[1].queue.queue
+        self.assertIn(number, [each.qp_num for each in queue])
+        two.path.unbind(two)
+        self.assertNotIn(number, self.host.queuePairs)
+        self.assertNotIn(number, [each.qp_num for each in (*queue, *b.fabric._completions)])
+
     def test_betweenParts(self) -> None:
         """
         Between the parts of a READ the peer is not told of receives: that request would have the number of

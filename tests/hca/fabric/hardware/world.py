@@ -11,6 +11,7 @@ import errno
 import os
 import struct
 from collections import Counter, deque
+from collections.abc import Callable
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -374,7 +375,7 @@ class AdapterQueuePair:
             raise VerbsError(errno.ENOMEM, "ibv_create_qp")
         if given.max_send_sge > host.pieces:
             raise VerbsError(errno.EINVAL, "ibv_create_qp")
-        self.qp_num = 0x100 + next(host.numbers)
+        self.qp_num = host.freeNumber()
         self.state = RESET
         self.rights = 0
         self.peer = 0
@@ -593,9 +594,12 @@ class AdapterQueuePair:
 
     def close(self) -> None:
         """
-        Destroy it.
+        Destroy it.  What it has done stays in the completion queue of an RNIC, as of libsiw, with what it has
+        not: drivers of cards forget both.
         """
         del self.domain.host.queuePairs[self.qp_num]
+        if self.host.isRNIC:
+            self.broken()
         self.state = ERR
 
     def __del__(self) -> None:
@@ -739,11 +743,12 @@ class Manager:
     def __init__(self, host: Host) -> None:
         self.host = host
         self.most = host.depths
-        self.bell = Bell()
+        self.channel = Bell()
         self.events: deque[Notice] = deque()
+        self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
-        return self.bell.fd
+        return self.channel.fd
 
     def tell(self, id: int, kind: CMEvent, status: int = 0, given: Any = None, listener: int = 0) -> None:
         """
@@ -752,7 +757,7 @@ class Manager:
         if kind is CMEvent.ADDR_RESOLVED:
             self.host.found.add(self.host.identifiers[id].there)
         self.events.append(Notice(id, listener, kind, status, given or Parameters()))
-        self.bell.ring()
+        self.channel.ring()
 
     def event(self) -> Notice | None:
         if self.events:
@@ -764,7 +769,7 @@ class Manager:
                     made.isDeaf = False
             return notice
         try:
-            self.bell.read()
+            self.channel.read()
         except BlockingIOError:
             pass
         return None
@@ -774,11 +779,22 @@ class Manager:
         self.host.identifiers[id] = Identifier(self, space)
         return id
 
-    def destroy(self, id: int) -> None:
+    def destroy(self, id: int, destroyed: Callable[[], object] | None = None) -> None:
         one = self.host.identifiers.pop(id)
         self.events = deque(each for each in self.events if id not in (each.id, each.listener))
         # The kernel disconnects for a process that goes.
         self._end(one)
+        if destroyed is not None:
+            destroyed()
+
+    def begin(self, id: int, parameters: Parameters) -> None:
+        try:
+            self.connect(id, parameters)
+        except OSError as error:
+            self.tell(id, CMEvent.CONNECT_FAILED, error.errno or 0)
+
+    def settle(self) -> None:
+        pass  # It has no threads.
 
     def bind(self, id: int, address: str, port: int) -> int:
         one = self.host.identifiers[id]
@@ -899,7 +915,8 @@ class Manager:
 
     def close(self) -> None:
         assert not [each for each in self.host.identifiers.values() if each.manager is self]
-        self.bell.close()
+        self.channel.close()
+        os.close(self.bell)
 
 
 class Host:
@@ -951,6 +968,15 @@ class Host:
         self.depths, self.hasAtomics, self.pieces = (16, 16), True, 3
         self.looks = 0
         self.collected: Counter[str] = Counter()
+
+    def freeNumber(self) -> int:
+        """
+        @return: the number of the next queue pair: siw's is the least that is free (Linux siw_qp.c,
+            siw_qp_add()).
+        """
+        if self.isRNIC:
+            return next(each for each in count(0x100) if each not in self.queuePairs)
+        return 0x100 + next(self.numbers)
 
     def get_device_list(self) -> list[Any]:
         """

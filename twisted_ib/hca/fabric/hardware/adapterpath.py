@@ -487,6 +487,9 @@ class AdapterPath(Waiters, OwnPath):
             self.fabric.slots.retire(self._verbs)
         else:
             self._verbs.close()
+            # libsiw forgets nothing of it, and siw gives its number to the next (Linux siw_qp.c,
+            # siw_qp_add()).
+            self.fabric.purge(self.adapterNumber)
 
     # -- down
 

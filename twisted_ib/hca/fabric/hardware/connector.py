@@ -6,6 +6,7 @@ become those of L{twisted_ib.hca.connection}.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -196,6 +197,7 @@ class Connector(FabricConnector):
             CMEvent.ESTABLISHED: self._established,
             CMEvent.REJECTED: self._rejected,
             CMEvent.DISCONNECTED: self._disconnected,
+            CMEvent.CONNECT_FAILED: self._begun,
         }
         for kind in (CMEvent.ADDR_ERROR, CMEvent.ROUTE_ERROR, CMEvent.CONNECT_ERROR, CMEvent.UNREACHABLE):
             take[kind] = self._unreachable
@@ -298,15 +300,26 @@ class Connector(FabricConnector):
             *(request.retryCount, request.rnrRetryCount, connection.stream.adapterNumber),
             isShared=connection.stream.shared is not None,
         )
+        # Within the call siw connects by TCP (Linux siw_cm.c, siw_connect()), and a card asks the port
+        # mappers of both hosts (Linux iwcm.c, iw_cm_map()).
+        connect = self.manager.begin if fabric.isRNIC else self.manager.connect
         try:
-            self.manager.connect(connection.id, given)
-        except ConnectionRefusedError:
-            # A driver that connects within the call has no event of it (Linux siw_cm.c, siw_connect()).
-            connection.refused(Rejection(RejectReason.INVALID_SERVICE_ID, b""))
+            connect(connection.id, given)
         except OSError as error:
-            if error.errno not in _UNREACHED:
-                raise
+            self._failed(connection, error)
+
+    def _begun(self, connection: AdapterConnection, notice: Notice) -> None:
+        error = OSError(notice.status, f"rdma_connect: {os.strerror(notice.status)}")
+        self._failed(connection, error)
+
+    def _failed(self, connection: AdapterConnection, error: OSError) -> None:
+        # Of what is heard within the call there is no other event.
+        if error.errno == errno.ECONNREFUSED:
+            connection.refused(Rejection(RejectReason.INVALID_SERVICE_ID, b""))
+        elif error.errno in _UNREACHED:
             connection.unreached()
+        else:
+            raise error
 
     def _responded(self, connection: AdapterConnection, notice: Notice) -> None:
         given = notice.parameters
@@ -436,8 +449,7 @@ class Connector(FabricConnector):
         """
         id, connection.id = connection.id, 0
         if id and self.connections.pop(id, None) is not None:
-            self.manager.destroy(id)
-            connection.stream.disconnected()
+            self.manager.destroy(id, connection.stream.disconnected)
 
     # -- addresses of datagrams
 

@@ -342,5 +342,4 @@ class DatagramPath(AdapterPath):
         self.isSending = False
         super()._returnQueuePair()
         self._closeHandles()
-        self.fabric.purge(self.adapterNumber)
         self._forget()

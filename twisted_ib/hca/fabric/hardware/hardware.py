@@ -135,7 +135,7 @@ class HardwareFabric(ConnectedFabric):
         self._last = GSI_QPN
         self._completions: deque[Completion] = deque()
         self._isBusy = self.isClosed = self._isNotified = False
-        for fd in (self.channel.fd, manager.fileno()):
+        for fd in (self.channel.fd, manager.fileno(), manager.bell):
             self._poller.register(fd, select.EPOLLIN)
         owner.useConnector(self.connector)
         owner.useAdapter(self)
@@ -317,6 +317,9 @@ class HardwareFabric(ConnectedFabric):
                 break
             self._found(more)
         self._completions = deque(each for each in found if each.qp_num != number)
+        for each in found:
+            if each.qp_num == number:
+                self.slots.unclaimed(each)
 
     def created(self, stream: AdapterPath) -> None:
         """
@@ -552,6 +555,7 @@ class HardwareFabric(ConnectedFabric):
         if self.isClosed:
             return
         self._failAll(self._gone or PathLostError("the device was closed"))
+        self.connector.manager.settle()
         self.isClosed = True
         for stream in list(self.streams.values()):
             stream.close()

@@ -9,7 +9,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import select
 import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from ctypes import POINTER, Structure, byref, c_int, c_uint8, c_uint16, c_uint32, c_void_p
 from enum import IntEnum
 from struct import Struct
@@ -49,8 +54,11 @@ _PORT: Final[Packed[tuple[int]]] = Struct(">H")
 
 class CMEvent(IntEnum):
     """
-    C{enum rdma_cm_event_type}.
+    C{enum rdma_cm_event_type}; and that a connect has failed which L{RDMACM.begin} has begun: its status is
+    the errno.
     """
+
+    CONNECT_FAILED = -1
 
     ADDR_RESOLVED = 0
     ADDR_ERROR = 1
@@ -225,14 +233,17 @@ class RDMACM:
     """
     A channel of librdmacm, as connections need it.  An identifier is a number, that of its structure; what
     fails raises L{OSError}.
+
+    @ivar bell: a descriptor that is readable when a thread has connected, besides that of the channel.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, library: Any = None, verbs: Any = None) -> None:
         """
+        @param library: librdmacm, and C{verbs} libibverbs; by default they are loaded.
         @raise OSError: there is no librdmacm, or no device of the kernel for it.
         """
-        self._library: Any = ctypes.CDLL("librdmacm.so.1", use_errno=True)
-        self._verbs: Any = ctypes.CDLL("libibverbs.so.1")
+        self._library: Any = ctypes.CDLL("librdmacm.so.1", use_errno=True) if library is None else library
+        self._verbs: Any = ctypes.CDLL("libibverbs.so.1") if verbs is None else verbs
         self._library.rdma_create_event_channel.restype = POINTER(_Channel)
         self._files = -1, -1
         self._channel = self._library.rdma_create_event_channel()
@@ -240,6 +251,12 @@ class RDMACM:
             code = ctypes.get_errno()
             raise OSError(code, f"rdma_create_event_channel: {os.strerror(code)}")
         os.set_blocking(self.fileno(), False)
+        # Identifiers that threads connect, and what to call when those are destroyed that were to be
+        # meanwhile; what the threads have done, and what wakes for it.
+        self._connecting: dict[int, threading.Thread] = {}
+        self._doomed: dict[int, Callable[[], object] | None] = {}
+        self._done: deque[tuple[int, int]] = deque()
+        self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def _call(self, name: str, *arguments: Any) -> None:
         if getattr(self._library, name)(*arguments):
@@ -257,10 +274,19 @@ class RDMACM:
         """
         @return: the next event, acknowledged; L{None} if there is none now.
         """
+        while self._done:
+            id, code = self._done.popleft()
+            # So that nothing of it is left when the bell is closed.
+            self._connecting.pop(id).join()
+            if id in self._doomed:
+                self.destroy(id, self._doomed.pop(id))
+            elif code:
+                return Notice(id, 0, CMEvent.CONNECT_FAILED, code, Parameters())
         found = POINTER(_Event)()
         if self._library.rdma_get_cm_event(self._channel, byref(found)):
             code = ctypes.get_errno()
             if code in (errno.EAGAIN, errno.EINTR):
+                self._heard()
                 return None
             raise OSError(code, f"rdma_get_cm_event: {os.strerror(code)}")
         event = found.contents
@@ -277,6 +303,13 @@ class RDMACM:
         self._call("rdma_ack_cm_event", found)
         return notice
 
+    def _heard(self) -> None:
+        # Nothing is left; what a thread does from now on rings again.
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.bell)
+            if self._done:
+                os.eventfd_write(self.bell, 1)
+
     def create(self, space: int = PortSpace.TCP) -> int:
         """
         @return: a new identifier of a port space.
@@ -285,11 +318,18 @@ class RDMACM:
         self._call("rdma_create_id", self._channel, byref(id), None, int(space))
         return id.value or 0
 
-    def destroy(self, id: int) -> None:
+    def destroy(self, id: int, destroyed: Callable[[], object] | None = None) -> None:
         """
-        Destroy an identifier.
+        Destroy an identifier: one that a thread connects when that has returned.
+
+        @param destroyed: called when it is; the queue pair that it connects is in use until then.
         """
+        if id in self._connecting:
+            self._doomed[id] = destroyed
+            return
         self._library.rdma_destroy_id(c_void_p(id))
+        if destroyed is not None:
+            destroyed()
 
     def bind(self, id: int, address: str, port: int) -> int:
         """
@@ -378,6 +418,40 @@ class RDMACM:
         given, _data = self._given(parameters)
         self._call("rdma_connect", c_void_p(id), byref(given))
 
+    def begin(self, id: int, parameters: Parameters) -> None:
+        """
+        The same where a driver may wait within the call: in a thread, so that its failure is an event, too.
+        """
+        thread = self._connecting[id] = threading.Thread(
+            target=self._connect, args=(id, parameters), daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            del self._connecting[id]
+            raise OSError(errno.EAGAIN, f"rdma_connect: {error}") from None
+
+    def _connect(self, id: int, parameters: Parameters) -> None:
+        code = errno.EIO
+        try:
+            self.connect(id, parameters)
+            code = 0
+        except OSError as error:
+            code = error.errno or code
+        finally:
+            self._done.append((id, code))
+            os.eventfd_write(self.bell, 1)
+
+    def settle(self) -> None:
+        """
+        Wait until no thread connects an identifier that is to be destroyed, and destroy those.
+        """
+        poller = select.poll()
+        poller.register(self.bell, select.POLLIN)
+        while self._doomed:
+            poller.poll()
+            self.event()
+
     def accept(self, id: int, parameters: Parameters) -> None:
         """
         Accept a request: an event follows.
@@ -429,4 +503,5 @@ class RDMACM:
         """
         Destroy the channel, whose identifiers are destroyed.
         """
+        os.close(self.bell)
         self._library.rdma_destroy_event_channel(self._channel)
