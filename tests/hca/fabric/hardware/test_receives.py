@@ -480,12 +480,17 @@ class ToldContractTests(test_contract.ContractTests):
         a, b, one, two = self.takers()
         number = two.path.adapterNumber
         one.post(b"too late")
-        a.progress()
+        self.ask(a, self.address, 7001)
+        settle(a)
         queue = self.host.contexts[1].queue.queue
         self.assertIn(number, [each.qp_num for each in queue])
         two.path.unbind(two)
-        self.assertNotIn(number, self.host.queuePairs)
         self.assertNotIn(number, [each.qp_num for each in (*queue, *b.fabric._completions)])
+        # The request is accepted before anybody looks there.
+        b.fabric.connector.progress()
+        settle(a, b)
+        again = self.listener.end.queuePair
+        self.assertEqual((again.path.adapterNumber, again.said("taken")), (number, []))
 
     def test_betweenParts(self) -> None:
         """
