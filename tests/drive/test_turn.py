@@ -128,7 +128,8 @@ class TurnTests(SynchronousTestCase):
 
     def test_dueUnknown(self) -> None:
         """
-        Where nobody sleeps a deadline that is not known of, before those that are, is seen within a millisecond.
+        Where nobody sleeps a deadline that is not known of, before those that are, is seen within a
+        millisecond.
         """
         early, look = device(NOW - 1), [("look",)]
         self.begun(device(NOW + 7))

@@ -791,8 +791,8 @@ class ReachTests(SynchronousTestCase):
 
     def test_lendsForAnswers(self) -> None:
         """
-        There is no yield where nothing was sent, where a timer is due soon, or while others want the CPU, which
-        one of them that lasts long says.
+        There is no yield where nothing was sent, where a timer is due soon, or while others want the CPU, as
+        yields that last long say.
         """
         self.assertEqual(self.together(1000, asks=False).polling.lendsAt, 0)
         waits = Waits(lends=True)
