@@ -83,7 +83,7 @@ class Turn:
     """
     The devices as those who drive them know them while they sleep.
 
-    @ivar until: The earliest deadline; infinity if there is none, 0 if there is no sleep.  After it, when
+    @ivar until: The earliest deadline; infinity if there is none, 0 if there is no sleep.  After one, when
         deadlines are to be asked for.
     @ivar isAsleep: Whether the devices are armed, and nobody has looked at them since.
     """
@@ -91,7 +91,7 @@ class Turn:
     __slots__ = ("isAsleep", "until")
 
     def __init__(self) -> None:
-        self.until = inf
+        self.until = 0.0
         self.isAsleep = False
 
     def begin(self, devices: Iterable[Driven], now: Callable[[], float], most: float | None = None) -> float:
