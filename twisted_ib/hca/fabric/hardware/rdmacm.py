@@ -11,7 +11,6 @@ import errno
 import os
 import select
 import socket
-import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,9 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, frozen
 
+from twisted_ib.drive import threads
 from twisted_ib.hca.connection.rdmacm import PortSpace
 
 if TYPE_CHECKING:
+    from threading import Thread
+
     from twisted_ib.structs import Packed
 
 #: C{sa_family}, port, and what follows.
@@ -253,7 +255,7 @@ class RDMACM:
         os.set_blocking(self.fileno(), False)
         # Identifiers that threads connect, and what to call when those are destroyed that were to be
         # meanwhile; what the threads have done, and what wakes for it.
-        self._connecting: dict[int, threading.Thread] = {}
+        self._connecting: dict[int, Thread] = {}
         self._doomed: dict[int, Callable[[], object] | None] = {}
         self._done: deque[tuple[int, int]] = deque()
         self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -422,13 +424,9 @@ class RDMACM:
         """
         The same where a driver may wait within the call: in a thread, so that its failure is an event, too.
         """
-        thread = self._connecting[id] = threading.Thread(
-            target=self._connect, args=(id, parameters), daemon=True
-        )
         try:
-            thread.start()
-        except RuntimeError as error:
-            del self._connecting[id]
+            self._connecting[id] = threads.begin(self._connect, id, parameters, name="twisted_ib connect")
+        except (RuntimeError, MemoryError) as error:
             raise OSError(errno.EAGAIN, f"rdma_connect: {error}") from None
 
     def _connect(self, id: int, parameters: Parameters) -> None:
