@@ -333,7 +333,7 @@ class Stream:
         """
         if self.queuePair.path is None:
             if self.held and isinstance(self.held[-1], StreamEndedError):
-                self.held[-1].unheard -= 1
+                self.held[-1].unheard -= 1 if len(data) < self.bufferSize else 2
             self.cork()
             return
         state = self.machine.state

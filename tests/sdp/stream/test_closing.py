@@ -285,10 +285,11 @@ class OrderlyTests(ClosingTestCase):
 
 class Pusher:
     """
-    A push producer of large pieces, which counts how often it is resumed.
+    A producer of large pieces, which counts how often it is resumed.
     """
 
     resumed = 0
+    size = 3 * limits.SEND_BUFFER
 
     def __init__(self, transport: Any) -> None:
         self.transport = transport
@@ -298,7 +299,7 @@ class Pusher:
         Write a piece.
         """
         self.resumed += 1
-        self.transport.write(bytes(3 * limits.SEND_BUFFER))
+        self.transport.write(bytes(self.size))
 
     def pauseProducing(self) -> None:
         """
@@ -329,13 +330,15 @@ class BehindTests(ClosingTestCase):
 
     def test_write(self) -> None:
         """
-        The first write is lost, and its answer is the end.
+        The first write is lost without a word, as over TCP, where nobody reads its answer; that of the second
+        is the end.
         """
         two = self.ended()
-        self.assertEqual(two.heard.calls, ["readLost"])
-        two.write(b"more")
-        self.assertEqual(two.heard.calls, ["readLost"])
-        self.settle()
+        for word in (b"more", b"and more"):
+            self.assertEqual(two.heard.calls, ["readLost"])
+            two.write(word)
+            self.assertEqual(two.heard.calls, ["readLost"])
+            self.settle()
         self.assertEqual(two.heard.calls, ["readLost", "ConnectionLost"])
 
     def test_producer(self) -> None:
@@ -349,13 +352,26 @@ class BehindTests(ClosingTestCase):
         self.settle()
         self.assertEqual((two.heard.calls[1:], producer.resumed), (["ConnectionLost"], 1))
 
-    def test_urgent(self) -> None:
+    def test_pullProducer(self) -> None:
         """
-        So it is with an urgent byte.
+        One that is asked for each piece hears of it after the second.
         """
         two = self.ended()
-        two.sendUrgent(b"!")
+        producer = Pusher(two)
+        producer.size = 10
+        two.registerProducer(producer, False)
         self.settle()
+        self.assertEqual((two.heard.calls[1:], producer.resumed), (["ConnectionLost"], 2))
+
+    def test_urgent(self) -> None:
+        """
+        An urgent byte is a write.
+        """
+        two = self.ended()
+        for _ in range(2):
+            self.assertEqual(two.heard.calls[1:], [])
+            two.sendUrgent(b"!")
+            self.settle()
         self.assertEqual(two.heard.calls[1:], ["ConnectionLost"])
 
     def test_close(self) -> None:
