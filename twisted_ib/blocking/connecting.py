@@ -54,8 +54,6 @@ class BlockingClient(RedirectedClient):
     """
 
     __slots__ = ()
-    # The kernel tells a socket at once.
-    unheard = 0
 
     connector: SwitchedConnecting
 

@@ -86,8 +86,6 @@ class BlockingServer(RedirectedServer):
     """
 
     __slots__ = ()
-    # The kernel tells a socket at once.
-    unheard = 0
 
     server: Listening
 

@@ -114,6 +114,8 @@ class DrivenReactor(IBReactor):
     """
 
     _poller: select.epoll
+    #: Its transports are those of blocking sockets.
+    isDriven = True
 
     def __init__(self, drivers: Drivers) -> None:
         super().__init__()

@@ -158,8 +158,6 @@ class Stream:
 
     # Defaults of most connections; a transport has a dictionary for those that change.
     attached = True
-    #: What is sent behind the end of the peer's process, until one hears of it: nobody reads, as over TCP.
-    unheard = 1
     longest = _MESSAGE
     maxPayload = _MESSAGE
     adverts = limits.SDP_ADVERTS
@@ -169,7 +167,8 @@ class Stream:
     pendingControl: deque[tuple[int, bytes, int]] | None = None
     prompt = _MESSAGE
     bufferSize = limits.SEND_BUFFER
-    heldBytes = ahead = 0
+    heldBytes = 0
+    ahead = 0
 
     def __init__(self, channel: DeviceChannel) -> None:
         self.channel = channel
@@ -1050,8 +1049,9 @@ class Stream:
         if self.held is None or END not in self.held:
             self._ended()
         if self.attached:
-            # Behind the end of stream: what is sent now draws a reset.
-            self._later(StreamEndedError(text, self.unheard))
+            # What is sent now draws a reset: as over TCP sockets hear of it at once, others as they send on.
+            isSocket = getattr(self.channel.reactor, "isDriven", False)
+            self._later(StreamEndedError(text, 0 if isSocket else 1))
 
     def budgetExceeded(self) -> None:
         """
