@@ -228,6 +228,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         f"{_BLOCKING}/loop.py",
+        "while self.isUnsent() and monotonic() < end:",
+        "monotonic() < end",
+        "(monotonic() <= end)",
+        "a turn of no time more",
+    ),
+    Equivalent(
+        f"{_BLOCKING}/loop.py",
         "if ready() or (kernel is not None and self._isKernelReady(kernel, -1, True)):",
         "1",
         "2",
@@ -547,6 +554,14 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "0",
         "1",
         "nobody reads what the mask does not name",
+    ),
+    Equivalent(
+        f"{_RSOCKET}/stream.py",
+        "self.edges += 1",
+        "1",
+        "2",
+        "a number that is not the one before is another edge",
+        times=4,
     ),
     Equivalent(
         f"{_RSOCKET}/protocol.py",
