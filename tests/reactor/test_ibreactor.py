@@ -391,12 +391,12 @@ class TurnTests(ReactorTestCase):
         _, device = self.add()
         (path,) = device.hot = (HotPath(),)
         path.found = [True, False, True]
-        device.work = [1, 1, 1]
+        device.work, device.arrives = [1, 1, 1, 0, 1], True
         self.reactor.doPoll(1.0)
-        self.assertEqual((self.slept, device.log), ([MOST_SECONDS], ["progress"] * 4 + ["arm", "look"]))
-        self.assertFalse(self.reactor._loop.quiet)
+        served = ["progress"] * 4 + ["arm", "look", "progress"]
+        self.assertEqual((self.slept, device.log), ([MOST_SECONDS], served))
+        self.assertEqual((device.work, self.reactor._loop.quiet), ([], False))
         spins = self.reactor.polling.spins
-        device.ready, device.work = True, [0, 1]
         self.reactor.doPoll(None)
         self.assertEqual(self.reactor.polling.spins, spins + 1)
 
