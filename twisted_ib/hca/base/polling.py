@@ -190,16 +190,7 @@ class AdaptivePolling:
                 return found
         if not self._waits(sent, start, after) or answer >= most:
             return False
-        self._waited += 1
-        if self._waited >= self.lendsAt:
-            if self._lend(pending, after):
-                return True
-            after = now()
-        if after < self.restUntil:
-            self._since = 0.0
-            return False
-        end = min(self._since + self.reach, start + most)
-        return after < end and self._reach(pending, after, end, start + answer)
+        return self._await(pending, after, start + most, start + answer)
 
     def _waits(self, sent: Callable[[], int], start: float, now: float) -> bool:
         """
@@ -222,6 +213,23 @@ class AdaptivePolling:
         if asked != before or not self._since:
             self._since = start
         return True
+
+    def _await(self, pending: Callable[[], bool], now: float, last: float, soon: float) -> bool:
+        """
+        Yield once for an answer, and poll on for it as long as it may take.
+
+        @param last: until when at most, in seconds; C{soon}: as of L{_reach}.
+        """
+        self._waited += 1
+        if self._waited >= self.lendsAt:
+            if self._lend(pending, now):
+                return True
+            now = self.now()
+        if now < self.restUntil:
+            self._since = 0.0
+            return False
+        end = min(self._since + self.reach, last)
+        return now < end and self._reach(pending, now, end, soon)
 
     def _lend(self, pending: Callable[[], bool], began: float) -> bool:
         """
