@@ -56,6 +56,10 @@ class LoopTestCase(SynchronousTestCase):
         with open(path, "w") as file:
             file.write(text)
         os.environ["TWISTED_IB_CONFIG"] = path
+        reactor = getattr(getattr(self, "loop", None), "_reactor", None)
+        if reactor is not None and reactor._switch is not None:
+            # They are read once.
+            self.assertTrue(reactor._switch.configuration.reload())
 
     def _closeLoop(self) -> None:
         self.loop.run_until_complete(self.loop.shutdown_default_executor())

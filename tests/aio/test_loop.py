@@ -91,7 +91,6 @@ class ConnectTests(ServingTestCase):
         async def scenario() -> None:
             for verdict in ("tcp", "both", "sdp"):
                 self.setRules(bothOf(verdict))
-                self.loop.reactor.switch.configuration.reload()
                 made: list[Recorder] = []
                 server, port = await self.serve(lambda made=made: made.append(Recorder()) or made[-1])
                 with self.assertRaises(OSError) as refused:
