@@ -246,7 +246,7 @@ class StreamEndedError(PathLostError):
     The peer's process has ended with nothing unread and nothing unsent: only what is sent now is lost.
 
     @ivar unheard: How often something may still be sent, whose answer is a reset, until that is heard; below
-        zero it is.  What is longer than the buffer is sent twice.
+        zero it is.  A piece as long as the buffer counts twice.
     """
 
     def __init__(self, text: str, unheard: int) -> None:

@@ -384,21 +384,32 @@ class TurnTests(ReactorTestCase):
 
     def test_staysUntilQuiet(self) -> None:
         """
-        When nothing comes for a while the same turn sleeps, as long as is known after its batches: what was
-        due when it began is not any more.  What ends the sleep is served in it.
+        When nothing comes for a while the same turn sleeps, as long as it may.  What ends the sleep is served
+        in it.
         """
         self.running()
         _, device = self.add()
         (path,) = device.hot = (HotPath(),)
         path.found = [True, False, True]
         device.work, device.arrives = [1, 1, 1, 0, 1], True
-        self.reactor.doPoll(1.0)
+        self.reactor.doPoll(0.5)
         served = ["progress"] * 4 + ["arm", "look", "progress"]
-        self.assertEqual((self.slept, device.log), ([MOST_SECONDS], served))
+        self.assertEqual((self.slept, device.log), ([0.5], served))
         self.assertEqual((device.work, self.reactor._loop.quiet), ([], False))
         spins = self.reactor.polling.spins
         self.reactor.doPoll(None)
         self.assertEqual(self.reactor.polling.spins, spins + 1)
+
+    def test_staysWithoutSleep(self) -> None:
+        """
+        A turn that is not to sleep, as of C{iterate()}, does not after a batch either.
+        """
+        self.running()
+        _, device = self.add()
+        device.hot = (HotPath(),)
+        device.work = [1, 1]
+        self.reactor.doPoll(0)
+        self.assertEqual((self.slept, device.work), ([0], []))
 
     def test_staysForWhatCameUnseen(self) -> None:
         """

@@ -362,7 +362,7 @@ def close(fd: int) -> None:
     if not connected and fd.__class__ is int and fd not in known:
         # No connection, nor a listener of this number: duplicates of one have nothing to say.
         return _close(fd)
-    if fd in own and (loop := madeLoop()) is not None and loop.reactor.isLast(fd):
+    if fd in own and (loop := madeLoop()) is not None and loop.reactor.descriptor == fd:
         # One that closes all there are, one by one.
         _sweep(0, sys.maxsize)
     with leaving(fd):
@@ -380,7 +380,7 @@ def closeRange(fd_low: int, fd_high: int, /) -> None:
     _sweep(low, high)
     for descriptor in sorted({*known, *offloaded}):
         # Where the loop goes on.
-        if low <= descriptor < high and descriptor not in own:
+        if low <= descriptor < high:
             with suppress(OSError):
                 close(descriptor)
     return _closeRange(low, high)

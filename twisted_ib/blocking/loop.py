@@ -528,7 +528,7 @@ class BlockingLoop:
 
 _loop: BlockingLoop | None = None
 _making = RLock()
-#: The descriptors of the loop's own, while there is one: L{known}, as they carry nothing.
+#: The descriptor of the loop's own, while there is one: L{known}, as it carries nothing.
 own: Final[set[int]] = set()
 
 
@@ -559,9 +559,8 @@ def _make() -> BlockingLoop:
                 handlers.protect(earlier.lock)
                 return earlier
             _loop = made
-            for each in made.reactor.descriptor, made.reactor.sentinel.fd:
-                own.add(each)
-                known[each] = type(None)
+            own.add(made.reactor.descriptor)
+            known[made.reactor.descriptor] = type(None)
         return _loop
 
 

@@ -66,11 +66,11 @@ class _Pollers:
     def add(self, poller: epoll) -> None:
         self._references[ref(poller, self._forget)] = None
 
-    def giveBack(self, descriptor: int) -> None:
+    def giveBack(self, descriptor: int, isOther: bool) -> None:
         for reference in tuple(self._references):
             poller = reference()
             if poller is not None:
-                poller.giveBack(descriptor)
+                poller.giveBack(descriptor, isOther)
 
 
 pollers: Final = _Pollers()
@@ -538,12 +538,16 @@ class epoll:
                 found[descriptor] = skt
         return found
 
-    def giveBack(self, descriptor: int) -> None:
+    def giveBack(self, descriptor: int, isOther: bool) -> None:
         """
         A descriptor, of what SDP has carried or was to carry, is a file of the kernel's from now on.
+
+        @param isOther: Whether that is another file than the kernel had there before.
         """
         with self._lock:
-            if descriptor in self._masks:
+            # Of the same file the kernel has forgotten only what was taken; and what was registered of an
+            # earlier one of that number is not of this.
+            if descriptor in self._masks and (isOther or descriptor in self._taken):
                 self._taken.discard(descriptor)
                 with suppress(OSError):
                     self._kernel.register(descriptor, self._masks[descriptor])

@@ -290,7 +290,7 @@ class socket(kernel.socket, metaclass=_Sockets):
             descriptors.returning.add(number)
             try:
                 offloaded.pop(number, None)
-                pollers.giveBack(number)
+                pollers.giveBack(number, False)
             finally:
                 descriptors.returning.discard(number)
 
@@ -677,7 +677,7 @@ class socket(kernel.socket, metaclass=_Sockets):
         self._sdp, self._names = None, (connection.local, connection.peer)
         self.__class__ = self.movedKind
         descriptors.movedSockets[self.fileno()] = self
-        pollers.giveBack(self.fileno())
+        pollers.giveBack(self.fileno(), True)
 
     def dup(self) -> socket:
         # Both have the connection.

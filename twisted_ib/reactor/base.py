@@ -159,7 +159,9 @@ class IBReactorBase(_Reactor):
         if worked:
             if loop.stay(self, channels, alone):
                 return ()
-            timeout = loop.calm(self) if loop.quiet or loop.threadsWait else 0
+            calm = loop.calm(self) if loop.quiet or loop.threadsWait else 0
+            if timeout is None or (calm is not None and calm < timeout):
+                timeout = calm
             if loop.quiet:
                 # Nothing else was called since, so that there is no need of another turn.
                 worked = loop.quiet = False

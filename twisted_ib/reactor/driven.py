@@ -4,12 +4,10 @@ The reactor that threads which block drive, turn by turn.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import select
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from math import inf
 from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -34,8 +32,6 @@ BRIEF_SECONDS: Final = 1e-2
 #: so that they sleep; powers of two.
 LEARN_TURNS: Final = 128
 LEARN_TURNS_ASLEEP: Final = 32
-#: The sentinel's number is less: the kernel's table of descriptors is as long as the greatest (dup(2)).
-_HIGHEST: Final = 1024
 _Result = TypeVar("_Result")
 
 
@@ -68,45 +64,6 @@ class Drivers(Protocol):
         """
 
 
-class Sentinel:
-    """
-    A descriptor above nearly all others of the process, that carries nothing: a program that closes all of
-    them, from the greatest down, closes it first.
-
-    @ivar fd: Its number; -1 if there is none.
-    """
-
-    def __init__(self) -> None:
-        self.fd, self._file = -1, (0, 0)
-        with suppress(OSError):
-            # A file of its own, so that it can be told from what has the number later.
-            made = os.memfd_create("sentinel")
-            try:
-                status = os.fstat(made)
-                self._file = status.st_dev, status.st_ino
-                limit = min(os.sysconf("SC_OPEN_MAX"), _HIGHEST)
-                self.fd = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, limit - 1)
-            finally:
-                os.close(made)
-
-    def isThere(self) -> bool:
-        """
-        Return whether nobody has closed it.
-        """
-        with suppress(OSError):
-            status = os.fstat(self.fd)
-            return self._file == (status.st_dev, status.st_ino)
-        return False
-
-    def close(self) -> None:
-        """
-        Close it, if it is there.
-        """
-        if self.isThere():
-            os.close(self.fd)
-        self.fd = -1
-
-
 class DrivenReactor(IBReactor):
     """
     A reactor that runs turn by turn, when a thread blocks. C{startRunning} is never called: the process may
@@ -114,8 +71,6 @@ class DrivenReactor(IBReactor):
     """
 
     _poller: select.epoll
-    #: Its transports are those of blocking sockets.
-    isDriven = True
 
     def __init__(self, drivers: Drivers) -> None:
         super().__init__()
@@ -129,7 +84,6 @@ class DrivenReactor(IBReactor):
         self.kernelFound: tuple[select.poll, list[tuple[int, int]]] | None = None
         #: The epoll object's, which is readable when a turn has something to do.
         self.descriptor = self._poller.fileno()
-        self.sentinel = Sentinel()
         #: Whether nobody drives them, nor need.
         self.idling = Idle(self, (self.descriptor, select.POLLIN), drivers.leftIdle)
         # Calls of callWhenRunning() need no run() to wait for.
@@ -200,6 +154,8 @@ class DrivenReactor(IBReactor):
         @return: See L{turn}.
         """
         armed, worked, self.rest.isAsleep = True, 0, True
+        # No deadline is known of: a timer that another thread starts is earlier.
+        self.rest.until = inf
         for channel in channels:
             device = channel.device
             if device.traits.packets:
@@ -294,20 +250,12 @@ class DrivenReactor(IBReactor):
             if drivers.owner != get_ident():
                 drivers.own()
 
-    def isLast(self, descriptor: int) -> bool:
-        """
-        Return whether a program that closes this descriptor closes all of them.
-        """
-        sentinel = self.sentinel
-        return descriptor == self.descriptor or (descriptor == sentinel.fd and sentinel.isThere())
-
     def leave(self) -> None:
         """
         The process is a forked child, whose epoll(7) is the parent's, too: it would take the events of that.
         """
         if not self._poller.closed:
             endWaits(self.descriptor)
-        self.sentinel.close()
 
     def dispose(self) -> None:
         """
@@ -315,4 +263,3 @@ class DrivenReactor(IBReactor):
         """
         self.waker.connectionLost(Failure(ConnectionDone()))
         self._poller.close()
-        self.sentinel.close()

@@ -1049,7 +1049,7 @@ class Stream:
         if self.held is None or END not in self.held:
             self._ended()
         if self.attached:
-            # What is sent now draws a reset: as over TCP sockets hear of it at once, others as they send on.
+            # A write draws a reset now: as over TCP sockets hear of it at once, others as they send on.
             isSocket = getattr(self.channel.reactor, "isDriven", False)
             self._later(StreamEndedError(text, 0 if isSocket else 1))
 

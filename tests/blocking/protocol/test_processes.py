@@ -459,6 +459,26 @@ class ListenerTests(BlockingTestCase):
             epoll.unregister(client)
             self.assertEqual(epoll.poll(0), [])
 
+    def test_unansweredStale(self) -> None:
+        """
+        An C{epoll} object that had an earlier file of the number, which was closed, has no events of such a
+        client.
+        """
+        listener, _ = self.unanswered()
+        with select.epoll() as epoll:
+            earlier, other = kernel.socketpair()
+            self.addCleanup(other.close)
+            number = earlier.fileno()
+            epoll.register(earlier, select.EPOLLOUT)
+            earlier.close()
+            client = offloading.socket()
+            self.addCleanup(client.close)
+            self.assertEqual(client.fileno(), number)
+            client.setblocking(False)
+            self.assertEqual(client.connect_ex(listener.getsockname()), errno.EINPROGRESS)
+            self.polled(client)
+            self.assertEqual(epoll.poll(0), [])
+
     @contextmanager
     def numbered(self, number: int) -> Iterator[kernel.socket]:
         """

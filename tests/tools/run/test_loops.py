@@ -228,13 +228,9 @@ def pair():
     return accepted.recv(9) == b"o" and accepted.sdp is not None, server, client, accepted
 first = pair()
 if sys.argv[1] == "range":
-    # What has nothing that is used ends nothing.
-    os.closerange(900, 4096)
-    first[2].sendall(b"x")
-    assert first[3].recv(9) == b"x" and first[3].sdp is not None
     os.closerange(3, 4096)
 else:
-    for number in range(3, 4096) if sys.argv[1] == "each" else range(4095, 2, -1):
+    for number in range(3, 4096):
         try:
             os.close(number)
         except OSError:
@@ -895,7 +891,7 @@ class KindTests(LoopsTestCase):
         A program may close all descriptors but the standard ones, as daemons do when they begin: what it had
         is closed, nothing of that closes what has the numbers later, and new sockets go over SDP.
         """
-        for how in ("range", "each", "down"):
+        for how in ("range", "each"):
             said, complaints = self.running("-q", "-c", _SWEEPS, how).communicate(timeout=HANG_SECONDS)
             words = "True True\nBad file descriptor\nb'more' True\n"
             self.assertEqual((said, complaints), (words, ""), how)

@@ -221,7 +221,8 @@ class AdaptivePolling:
         @param last: until when at most, in seconds; C{soon}: as of L{_reach}.
         """
         self._waited += 1
-        if self._waited >= self.lendsAt:
+        # A yield to a busy third process lasts a whole time slice, for which nothing may be due.
+        if self._waited >= self.lendsAt and last - now >= CROWDED_SECONDS:
             if self._lend(pending, now):
                 return True
             now = self.now()

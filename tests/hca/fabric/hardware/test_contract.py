@@ -73,10 +73,10 @@ class ContractTests(connections.ContractTests):
 
     def test_unreachedAtOnce(self) -> None:
         """
-        And one that hears so that the peer is not reached.
+        And one that hears so that the peer is not reached, or of any other error, as by a stranger's ICMP.
         """
         a = self.device()
-        for number in (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH):
+        for number in (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EAGAIN):
             error = OSError(number, f"rdma_connect: {os.strerror(number)}")
             self.patch(Manager, "connect", Mock(side_effect=error))
             end = self.ask(a, self.address, 7001)

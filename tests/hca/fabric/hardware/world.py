@@ -918,6 +918,11 @@ class Manager:
         self.channel.close()
         os.close(self.bell)
 
+    def forked(self) -> None:
+        """
+        The child's descriptor: there is one process here.
+        """
+
 
 class Host:
     """

@@ -102,7 +102,7 @@ def addressOfAdapter(adapter: str) -> str:
     if not (kind := _typeOf(adapter)).startswith((_CA, _RNIC)):
         raise DeviceError(
             f"adapter {adapter} is of no kind that rdma_cm connects, as those of RoCE, InfiniBand and iWARP"
-            f" are ({kind})"
+            f" are ({kind or 'its node_type cannot be read'})"
         )
     gids = _gids(adapter)
     if isRNIC(adapter):

@@ -49,8 +49,6 @@ WAITING = 128
 #: Events that are taken in one turn.
 EVENTS = 64
 
-#: Errors of a connect that say that the peer, or its network, is not reached.
-_UNREACHED: Final = frozenset((errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ECONNRESET))
 _PORT: Final = 0xFFFF
 _TCP = PortSpace.TCP.value
 _SPACES: Final = (_TCP, PortSpace.SDP.value)
@@ -316,10 +314,9 @@ class Connector(FabricConnector):
         # Of what is heard within the call there is no other event.
         if error.errno == errno.ECONNREFUSED:
             connection.refused(Rejection(RejectReason.INVALID_SERVICE_ID, b""))
-        elif error.errno in _UNREACHED:
-            connection.unreached()
         else:
-            raise error
+            # Whatever it is, a stranger on the way may have caused it by ICMP.
+            connection.unreached()
 
     def _responded(self, connection: AdapterConnection, notice: Notice) -> None:
         given = notice.parameters

@@ -512,6 +512,7 @@ class HardwareFabric(ConnectedFabric):
         self._byAdapterNumber.clear()
         self._waker.close()
         self._poller.close()
+        self.connector.manager.forked()
 
     def check(self) -> None:
         """

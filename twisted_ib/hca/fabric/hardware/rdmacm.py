@@ -440,6 +440,12 @@ class RDMACM:
             self._done.append((id, code))
             os.eventfd_write(self.bell, 1)
 
+    def forked(self) -> None:
+        """
+        In a forked child: the threads are the parent's, and so is what they ring.
+        """
+        os.close(self.bell)
+
     def settle(self) -> None:
         """
         Wait until no thread connects an identifier that is to be destroyed, and destroy those.
