@@ -49,6 +49,8 @@ _setBlocking, _fcntl = os.set_blocking, fcntl.fcntl
 _open, _ioctl = io.open, fcntl.ioctl
 #: The most octets that one C{splice} moves: the size of a pipe (pipe(7)).
 _SPLICE_BYTES: Final = 65536
+#: Of C{os.posix_spawn}: an action that closes all descriptors from a number on (Python 3.13).
+_CLOSEFROM: Final = getattr(os, "POSIX_SPAWN_CLOSEFROM", -1)
 
 
 def _connectionOf(descriptor: Any) -> Connection | None:
@@ -428,15 +430,15 @@ def executing(plain: Any) -> Callable[..., None]:
     def execute(popen: Any, *arguments: Any) -> None:
         # Its standard descriptors are integers among the arguments; pass_fds is a tuple or a list.
         given: list[Any] = []
-        inherits = False
+        below = 0
         for name, value in zip(names, arguments, strict=False):
             if name in ("p2cread", "c2pwrite", "errwrite"):
                 given.append(value)
             elif name == "pass_fds":
                 given += value
             elif name == "close_fds":
-                inherits = not value
-        _give(given, inherits)
+                below = 0 if value else sys.maxsize
+        _give(given, below)
         plain(popen, *arguments)
 
     return execute
@@ -461,20 +463,21 @@ def spawning(plain: Callable[..., int]) -> Callable[..., int]:
         actions = list(file_actions or ())
         # What is no action is its own to complain of.
         pairs = [each for each in actions if isinstance(each, tuple) and len(each) > 1]
-        _give([each[1] for each in pairs if each[0] == os.POSIX_SPAWN_DUP2], True)
+        given = [each[1] for each in pairs if each[0] == os.POSIX_SPAWN_DUP2]
+        _give(given, min([each[1] for each in pairs if each[0] == _CLOSEFROM], default=sys.maxsize))
         return plain(path, argv, env, file_actions=actions, **options)
 
     return spawn
 
 
-def _give(given: Collection[int], inherits: bool) -> None:
-    # To another process; beside that it may inherit those of which each says so itself.
+def _give(given: Collection[int], below: int) -> None:
+    # To another process; beside that it may inherit those below a number of which each says so itself.
     keep(given)
     for descriptor, skt in list(offloaded.items()):
         part, isGiven = skt.sdp, descriptor in given
         # Another thread may close it.
         with suppress(OSError):
-            isGiven = isGiven or (inherits and skt.get_inheritable())
+            isGiven = isGiven or (descriptor < below and skt.get_inheritable())
         if isGiven and part is not None and part.listens:
             skt.useTCP()
 
