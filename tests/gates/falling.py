@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from twisted.trial.unittest import SynchronousTestCase
 
-
 #: Whether a comprehension is a function (PEP 709).
 _HAS_FUNCTIONS = sys.version_info < (3, 12)
 
