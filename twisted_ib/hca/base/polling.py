@@ -188,9 +188,8 @@ class AdaptivePolling:
                 self._asked = self._answered = sent()
             if found or sent is None:
                 return found
-        if not self._waits(sent, start, after) or answer >= most:
-            return False
-        return self._await(pending, after, start + most, start + answer)
+        waits = self._waits(sent, start, after) and answer < most
+        return waits and self._await(pending, after, start + most, start + answer)
 
     def _waits(self, sent: Callable[[], int], start: float, now: float) -> bool:
         """
