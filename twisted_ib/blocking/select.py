@@ -540,13 +540,10 @@ class epoll:
 
     def giveBack(self, descriptor: int, isOther: bool) -> None:
         """
-        A descriptor, of what SDP has carried or was to carry, is a file of the kernel's from now on.
-
-        @param isOther: Whether that is another file than the kernel had there before.
+        A descriptor, of what SDP has carried or was to carry, is a file of the kernel's from now on; another
+        one than before, or else what was registered of an earlier file of that number is not of this.
         """
         with self._lock:
-            # Of the same file the kernel has forgotten only what was taken; and what was registered of an
-            # earlier one of that number is not of this.
             if descriptor in self._masks and (isOther or descriptor in self._taken):
                 self._taken.discard(descriptor)
                 with suppress(OSError):
