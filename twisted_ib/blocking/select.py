@@ -68,8 +68,7 @@ class _Pollers:
 
     def giveBack(self, descriptor: int, isOther: bool) -> None:
         for reference in tuple(self._references):
-            poller = reference()
-            if poller is not None:
+            if (poller := reference()) is not None:
                 poller.giveBack(descriptor, isOther)
 
 
