@@ -218,7 +218,8 @@ class CostTests(BlockingTestCase):
         requireBytecodes()
         one, other = self.blocking()
         self.stopTime()
-        found = steps(partial(self.send, one, other))["bytecodes"] // MESSAGES
+        # A timer may be due within one.
+        found = min(steps(partial(self.send, one, other))["bytecodes"] for _ in range(3)) // MESSAGES
         mayOnlyFall(self, {"message": found}, {"message": 1394})
 
     def test_calls(self) -> None:
