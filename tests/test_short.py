@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -229,7 +230,7 @@ class CountingTests(SynchronousTestCase):
 
     def test_measures(self) -> None:
         """
-        Functions, system calls, bytecodes, and bytes that are allocated and free again.
+        Functions, system calls, bytecodes of Python 3.11, and bytes that are allocated and free again.
         """
         made = KernelSocket()
         self.addCleanup(made.close)
@@ -242,7 +243,8 @@ class CountingTests(SynchronousTestCase):
 
         found = counting.calls(act)
         self.assertEqual((found["calls"], found["system calls"]), (1, 4))
-        self.assertGreater(counting.steps(act)["bytecodes"], 10)
+        if sys.version_info[:2] == (3, 11):
+            self.assertGreater(counting.steps(act)["bytecodes"], 10)
         allocated = counting.bytesAllocated(act, 1000)["allocated"]
         self.assertTrue(100_000 <= allocated < 101_000, allocated)
 

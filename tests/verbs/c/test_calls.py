@@ -176,7 +176,8 @@ class ExportTests(ProgramTestCase):
         self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))
 
 
-#: Modules of Python in a program of C, by what it has done last: they may only fall.
+#: Modules of Python in a program of C, by what it has done last: they may only fall.  From Python 3.12 on
+#: there is one more of its own.
 _MODULES = {"list": 335, "queue pair": 349, "channel": 389}
 
 
@@ -200,7 +201,7 @@ class BegunTests(ProgramTestCase):
             found |= {name: int(count) for name, _, count in lines}
         self.assertEqual(found.keys(), _MODULES.keys())
         for name, count in found.items():
-            self.assertLessEqual(count, _MODULES[name], name)
+            self.assertLessEqual(count, _MODULES[name] + (sys.version_info >= (3, 12)), name)
 
     def test_early(self) -> None:
         """
@@ -267,7 +268,9 @@ class LoadedTests(ProgramTestCase):
         A child that a program of Python forks opens devices of its own, and its parent's contexts are such;
         what was made by them is not there, and stays the parent's.
         """
-        result = run(sys.executable, "-c", _FORKED, TWISTED_IB_DEVICE="shm0")
+        # Of a fork in a process that has threads, from Python 3.12 on.
+        silent = "-W", "ignore::DeprecationWarning"
+        result = run(sys.executable, *silent, "-c", _FORKED, TWISTED_IB_DEVICE="shm0")
         expected = f"child {errno.EINVAL} True 0 False True True\nparent 0 0 True True\n"
         self.assertEqual((result.stdout, result.stderr, result.returncode), (expected, "", 0))
 

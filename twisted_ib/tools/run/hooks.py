@@ -220,8 +220,17 @@ class Hooks:
                 for each in self.replaced:
                     if each.name == name and each.module is module:
                         return each.kernels
-            found: object = kind.__getattribute__(module, name)
-            return found
+            if kind.__getattribute__ is ModuleType.__getattribute__:
+                return ModuleType.__getattribute__(module, name)
+            # It looks at the module's class, from Python 3.12 on, and gives it another one
+            # (importlib.util._LazyModule).
+            module.__class__ = kind
+            try:
+                return getattr(module, name)
+            finally:
+                with self._lock:
+                    if self._plain:
+                        self._divide()
 
         return type(kind.__name__, (kind,), {"__getattribute__": find, "__slots__": ()})
 
@@ -448,6 +457,8 @@ _TLS = (("twisted.protocols.tls", "TLSMemoryBIOFactory"), ("twisted.internet.ssl
 #: Functions of C{inspect} that Twisted calls while it is imported, or later.
 _INSPECT: dict[str, Callable[..., object]] = {
     "currentframe": sys._getframe,
+    # Of dataclasses, from Python 3.12 on.
+    "get_annotations": lambda kind: dict(vars(kind).get("__annotations__") or ()),
     "getmro": lambda kind: kind.__mro__,
     "isclass": lambda value: isinstance(value, type),
     "isfunction": lambda value: isinstance(value, FunctionType),

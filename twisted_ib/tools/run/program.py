@@ -75,6 +75,12 @@ class Code:
         # Python's own; the types of a loader are those of its objects.
         main: Any = _newMain()
         main.__loader__ = BuiltinImporter
+        if sys.version_info >= (3, 13):
+            # Tracebacks show its lines there (Python/pythonrun.c).
+            import linecache
+
+            lines = [f"{line}\n" for line in self._text.splitlines()]
+            linecache.cache["<string>"] = (len(self._text), None, lines, "<string>")
         exec(compile(self._text, "<string>", "exec", dont_inherit=True), vars(main))
 
 

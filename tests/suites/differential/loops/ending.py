@@ -28,7 +28,7 @@ async def halfClosed(ends: Ends) -> None:
     ends.call("again", client.transport.write_eof)
     ends.call("write", client.transport.write, b"x")
     ends.call("write nothing", client.transport.write, b"")
-    ends.call("lines", client.transport.writelines, [b"x"])
+    ends.lines("lines", client.transport, [b"x"])
     await ends.have("eof", server)
     ends.say("server", server.transport.is_closing(), server.transport.is_reading())
     ends.say("client", client.transport.is_closing(), client.transport.is_reading())
@@ -64,7 +64,7 @@ async def over(ends: Ends, how: str) -> None:
         for name in ("pause_reading", "resume_reading", "write_eof", "close", "abort", "get_protocol"):
             ends.call(name, getattr(transport, name))
         ends.call("write", transport.write, b"x")
-        ends.call("lines", transport.writelines, [b"x"])
+        ends.lines("lines", transport, [b"x"])
         ends.call("limits", transport.set_write_buffer_limits, 10)
         ends.call("protocol", transport.set_protocol, client)
         ends.say("peer", transport.get_extra_info("peername"))

@@ -5,6 +5,7 @@ Two ends of a connection for scenarios of C{asyncio}.
 from __future__ import annotations
 
 import asyncio
+import sys
 import tempfile
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -86,6 +87,14 @@ class Ends(Recording):
     kind = Recorder
     loop: Any
     closing: list[Any] = field(factory=list)
+
+    def lines(self, what: str, transport: Any, lines: Any) -> None:
+        """
+        Call C{writelines}, as L{call}.
+        """
+        # From Python 3.12 on it is a sendmsg(2) over TCP, whose errors differ from release to release.
+        if sys.version_info < (3, 12):
+            self.call(what, transport.writelines, lines)
 
     async def wait(self, what: str, awaitable: Any) -> Any:
         """

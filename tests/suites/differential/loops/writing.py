@@ -61,9 +61,9 @@ async def kinds(ends: Ends, when: str) -> None:
     for value in VALUES + MORE:
         ends.call(f"write {type(value).__name__}", client.transport.write, value)
         if when == "write":
-            ends.call(f"lines {type(value).__name__}", client.transport.writelines, [b"x", value])
-    ends.call("lines of none", client.transport.writelines, [])
-    ends.call("lines of int", client.transport.writelines, 3)
+            ends.lines(f"lines {type(value).__name__}", client.transport, [b"x", value])
+    ends.lines("lines of none", client.transport, [])
+    ends.lines("lines of int", client.transport, 3)
     client.transport.close()
     await ends.have("lost", client)
     await ends.until(lambda: server.has("eof"))
