@@ -33,8 +33,6 @@ Found: TypeAlias = list[tuple[int, int]]
 #: Milliseconds of a second.
 _MILLI: Final = 1e3
 _NOBODY: Final = [0, 0]
-#: Seconds between two questions for deadlines while there is no sleep: as exact as epoll_wait(2) is.
-ASK_SECONDS: Final = 1e-3
 #: Seconds between two looks at what other threads do: two intervals after which a thread of Python
 #: gives up the interpreter that another waits for.
 LOOK_SECONDS: Final = 1e-2
@@ -83,15 +81,14 @@ class Turn:
     """
     The devices as those who drive them know them while they sleep.
 
-    @ivar until: The earliest deadline; infinity if there is none, 0 if there is no sleep.  After one, when
-        deadlines are to be asked for.
+    @ivar until: The earliest deadline; infinity if there is none, 0 if there is no sleep.
     @ivar isAsleep: Whether the devices are armed, and nobody has looked at them since.
     """
 
     __slots__ = ("isAsleep", "until")
 
     def __init__(self) -> None:
-        self.until = 0.0
+        self.until = inf
         self.isAsleep = False
 
     def begin(self, devices: Iterable[Driven], now: Callable[[], float], most: float | None = None) -> float:
@@ -133,15 +130,11 @@ class Turn:
         """
         Look at the devices after the sleep, and do what is due.
 
-        @param slept: Seconds that it was to last; 0 if there was none, so that a deadline may have come that
-            is not known of: all are asked for each L{ASK_SECONDS}.
+        @param slept: Seconds that it was to last; 0 if there was none, so that each deadline is asked for.
         @param serves: Whether a device that has something to do is served.
         @return: How much was done for those.
         """
-        at = now()
-        isOver = at >= self.until
-        if isOver or (slept == 0 and self.until > at + ASK_SECONDS):
-            self.until = at + ASK_SECONDS
+        isOver = slept == 0 or now() >= self.until
         self.isAsleep = False
         done = 0
         hot: tuple[Driven, ...] = ()

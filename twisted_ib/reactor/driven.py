@@ -7,7 +7,6 @@ from __future__ import annotations
 import select
 from collections import deque
 from collections.abc import Callable
-from math import inf
 from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -154,8 +153,6 @@ class DrivenReactor(IBReactor):
         @return: See L{turn}.
         """
         armed, worked, self.rest.isAsleep = True, 0, True
-        # No deadline is known of: a timer that another thread starts is earlier.
-        self.rest.until = inf
         for channel in channels:
             device = channel.device
             if device.traits.packets:

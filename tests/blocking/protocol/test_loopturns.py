@@ -20,7 +20,6 @@ from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.blocking import loop as module
 from twisted_ib.blocking.loop import BRIEF_SECONDS, BUSY_TURNS, YIELD_SECONDS, BlockingLoop, theLoop
 from twisted_ib.drive.sleeper import MOST_SECONDS, milliseconds
-from twisted_ib.drive.turn import ASK_SECONDS
 from twisted_ib.drive.waiter import Waiter
 from twisted_ib.hca.base.polling import LESSONS, SPIN_SECONDS, AdaptivePolling
 from twisted_ib.hca.device.counters import Traffic
@@ -670,7 +669,6 @@ class LoopTests(TurnCase):
 
         self.assertTrue(loop.lead(ready, None))
         self.assertEqual((called, channel.said), ([0, 9], ["progress", "flush", "arm"]))
-        self.now += 2 * ASK_SECONDS
         loop.poll()
         self.assertEqual((self.limits[-1], channel.said[3:]), (0, ["progress", "tick"]))
 
