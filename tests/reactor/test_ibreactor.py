@@ -384,32 +384,22 @@ class TurnTests(ReactorTestCase):
 
     def test_staysUntilQuiet(self) -> None:
         """
-        When nothing comes for a while the same turn sleeps, as long as it may.  What ends the sleep is served
-        in it.
+        The turn ends when nothing comes for a while, without sleep: what was due when it began is not any
+        more.  The next one does not look for so long again.
         """
         self.running()
         _, device = self.add()
         (path,) = device.hot = (HotPath(),)
         path.found = [True, False, True]
-        device.work, device.arrives = [1, 1, 1, 0, 1], True
-        self.reactor.doPoll(0.5)
-        served = ["progress"] * 4 + ["arm", "look", "progress"]
-        self.assertEqual((self.slept, device.log), ([0.5], served))
-        self.assertEqual((device.work, self.reactor._loop.quiet), ([], False))
+        device.work = [1, 1, 1]
+        self.reactor.doPoll(None)
+        self.assertEqual((self.slept, device.log), ([], ["progress"] * 4))
         spins = self.reactor.polling.spins
         self.reactor.doPoll(None)
+        self.assertEqual((self.slept, device.log), ([MOST_SECONDS], ["progress"] * 5 + ["arm", "look"]))
+        self.assertEqual(self.reactor.polling.spins, spins)
+        self.reactor.doPoll(None)
         self.assertEqual(self.reactor.polling.spins, spins + 1)
-
-    def test_staysWithoutSleep(self) -> None:
-        """
-        A turn that is not to sleep, as of C{iterate()}, does not after a batch either.
-        """
-        self.running()
-        _, device = self.add()
-        device.hot = (HotPath(),)
-        device.work = [1, 1]
-        self.reactor.doPoll(0)
-        self.assertEqual((self.slept, device.work), ([0], []))
 
     def test_staysForWhatCameUnseen(self) -> None:
         """
@@ -421,7 +411,7 @@ class TurnTests(ReactorTestCase):
         self.reactor.polling.hits = 0.0
         device.work = [1, 1, 1]
         self.reactor.doPoll(None)
-        self.assertEqual((self.slept, device.log), ([MOST_SECONDS], ["progress"] * 4 + ["arm", "look"]))
+        self.assertEqual((self.slept, device.log), ([], ["progress"] * 4))
         self.assertEqual(device.hot[0].looks, 0)
 
     def test_doesNotStay(self) -> None:
@@ -476,6 +466,7 @@ class TurnTests(ReactorTestCase):
             self.reactor._insertNewDelayedCalls()
             device.work = [1]
             self.reactor.doPoll(delay)
+            self.reactor._loop.quiet = False
             self.assertAlmostEqual(asked.pop(), delay)
             self.assertEqual(asked, [])
         for call in self.reactor.getDelayedCalls():

@@ -153,23 +153,19 @@ class IBReactorBase(_Reactor):
         worked: object = progress(channels) if alone is None else alone.progress()
         # As in librdmacm/rsocket.c (polling_time), polling for a few microseconds is cheaper than a sleep and
         # a wake-up if the peer answers at once.
-        if not worked and timeout != 0 and loop.spin(self, channels, timeout):
+        if not worked and timeout != 0 and not loop.quiet and loop.spin(self, channels, timeout):
             progress(channels)
             worked = True
         if worked:
             if loop.stay(self, channels, alone):
                 return ()
-            calm = loop.calm(self) if loop.quiet or loop.threadsWait else 0
-            if timeout is None or (calm is not None and calm < timeout):
-                timeout = calm
-            if loop.quiet:
-                # Nothing else was called since, so that there is no need of another turn.
-                worked = loop.quiet = False
+            timeout = loop.calm(self) if loop.threadsWait else 0
         if timeout != 0:
             timeout = self.rest.begin(channels, self.seconds, timeout)
+        loop.quiet = False
         found = self._wait(timeout)
         # Before what came is served, which takes its own time.
-        at = loop.polling.now() if timeout != 0 else 0.0
+        at = loop.polling.now()
         # The traffic that woke epoll is served in the same turn, as readable descriptors are.
         if self.rest.end(self._channels, self.seconds, timeout, not worked):
             loop.turns += 1

@@ -67,7 +67,7 @@ class DeviceLoop:
         an answer does not wait for the reactor's loop.
 
         @param alone: The device if there is only one.
-        @return: False if epoll is to be called now: for a sleep if C{quiet} is true.
+        @return: False if epoll must be called now.
         """
         # All of this is between a message and its answer, so it calls little.
         while True:
@@ -83,9 +83,9 @@ class DeviceLoop:
                 return True
             found = self.spin(reactor, channels, calm)
             if not (progress(channels) if alone is None else alone.progress()) and not found:
-                # This was the poll that precedes the sleep.
+                # This was the poll that would precede the sleep.
                 self.quiet = True
-                return False
+                return True
             # Only where one batch follows another at once.
             if not turns & (LOOK_EVERY - 1):
                 now = reactor.seconds()

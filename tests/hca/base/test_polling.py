@@ -130,7 +130,7 @@ class AdaptivePollingTests(SynchronousTestCase):
         A spin that finds something is one function, and so is one after which no answer is known of; to ask
         whether one is to be waited for takes one more.
         """
-        asks = {"spin": 1, "_waits": 1}
+        asks = {"spin": 1, "_answerBy": 1}
         for pending, sent, expected in (
             (self.world.afterLooks(1), lambda: 0, {"spin": 1}),
             (self.world.afterLooks(PURE_LOOKS + 2), lambda: 0, {"spin": 1}),
@@ -436,14 +436,11 @@ class Waits(World):
     @ivar polled: Seconds of polling; C{vain}: those of waits that ended in a sleep.
     """
 
-    def __init__(self, learns: bool = True, lends: bool = False) -> None:
+    def __init__(self, learns: bool = True) -> None:
         """
         @param learns: Whether it is known what was sent.
-        @param lends: Whether the CPU is yielded once before a sleep for an answer.
         """
         super().__init__()
-        if not lends:
-            self.polling.lendsAt = 1 << 60
         self.learns, self.asked = learns, 0
         self.sent, self.found = 0, list[bool]()
         self.answer = SPIN_SECONDS
@@ -751,58 +748,23 @@ class ReachTests(SynchronousTestCase):
         self.assertLess(shares[-1], WASTE / 10)
         self.assertAlmostEqual(waits.polling._restSeconds, REST_SECONDS_MOST)
 
-    def together(self, count: int, seconds: float = 150e-6, asks: bool = True) -> Waits:
-        """
-        @param count: Waits for who has the same CPU, so that a yield lasts as long as its work.
-        @param asks: Whether something is sent before each.
-        @return: Who waits.
-        """
-        waits = Waits(lends=True)
-        waits.yieldSeconds, waits.tickSeconds = seconds, 1e-7
-        for _ in range(count):
-            waits.polling.hits = 0.0
-            waits.wait(seconds, asks)
-        return waits
-
     def test_oneCPU(self) -> None:
         """
-        The peer that answers has the same CPU, and so a yield lasts as long as its work: one is enough, and
-        nobody sleeps.  Other polls are none the likelier for it.
+        Who is to answer has the same CPU, and so a yield lasts as long as its work: both sleep.
         """
-        waits = self.together(4000)
-        self.assertEqual((all(waits.found), waits.yields), (True, 4000))
-        self.assertEqual((waits.polling.rests, waits.polling.reach, waits.polling.loans), (0, 0.0, 1.0))
-        self.assertLessEqual(waits.polling.spins, 1 + 4000 // RARE)
-
-    def test_twoCPUs(self) -> None:
-        """
-        Where nobody else has this CPU a yield soon is seldom tried, and it is again once that is so.
-        """
-        waits = Waits(lends=True)
+        waits = Waits()
         for _ in range(4000):
-            waits.polling.hits, waits.polling.turns = 0.0, 0
-            waits.wait(10 * REACH_SECONDS)
-        self.assertLessEqual(waits.yields, 17 + 4000 // 32)
-        waits.yieldSeconds, found = 150e-6, len(waits.found)
-        for _ in range(32 + 17):
-            waits.polling.hits, waits.polling.turns = 0.0, 0
-            waits.wait(150e-6)
-        self.assertTrue(all(waits.found[found + 32 :]))
-
-    def test_lendsForAnswers(self) -> None:
-        """
-        There is no yield where nothing was sent, where a timer is due soon, or while others want the CPU, as
-        yields that last long say.
-        """
-        self.assertEqual(self.together(1000, asks=False).polling.lendsAt, 0)
-        waits = Waits(lends=True)
-        waits.polling.hits, waits.polling.turns = 0.0, 0
-        for most in (SPIN_SECONDS, CROWDED_SECONDS / 2):
-            waits.wait(1.0, most=most)
-            self.assertEqual(waits.yields, 0)
-        waits = self.together(100, CROWDED_SECONDS)
-        self.assertLess(waits.yields, 8)
-        self.assertGreater(waits.polling.shyUntil, 0.0)
+            waits.yieldSeconds = YIELD
+            waits.polling.hits = 0.0
+            due = waits.seconds + 150e-6
+            waits.sent += 1
+            waits.yieldSeconds = 150e-6
+            if not waits.polling.spin(lambda: waits.seconds >= due, inf, SPIN_SECONDS, lambda: waits.sent):  # noqa: B023
+                waits.seconds = max(waits.seconds, due + WAKE)
+                waits.polling.woken()
+        self.assertLessEqual(waits.yields, 4000 / RARE + 8)
+        self.assertLessEqual(waits.polling.rests, 7)
+        self.assertEqual(waits.polling.reach, 0.0)
 
     def test_taken(self) -> None:
         """

@@ -20,8 +20,6 @@ from the one that is to answer.
     or the CPU was gone meanwhile, takes L{REST_SECONDS}, which is saved up before; once that is gone there is
     none for as long.  If nothing was found since the time before, it takes twice as long and so on, and the
     lessons begin again.
-  - Before a sleep for an answer the CPU is yielded once: a peer on this CPU that was just woken answers
-    meanwhile, and neither side needs a bell.  If that is seldom so, as between CPUs, only each so many times.
   - A yield to a busy third process, not to the one that is to answer, lasts a whole time slice:
     L{CROWDED_SECONDS} or more.  If more than a quarter of yields do, by a moving average, there are none for
     L{SHY_SECONDS}, then twice as long and so on; polling without yields continues.  If the two peers share a
@@ -59,8 +57,6 @@ PURE_LOOKS: Final = 60
 #: Poll every so many times in spite of misses: otherwise a change for the better would go unnoticed.
 RARE: Final = 64
 _PURE_RARE: Final = 32
-#: While more than this share of single yields for an answer succeeds, there is one for each.
-LOANS: Final = 0.125
 #: A yield this long, in seconds, went to another busy process: sched_yield(2) returns after a few
 #: microseconds if nobody else is runnable.
 CROWDED_SECONDS: Final = 1e-3
@@ -78,9 +74,7 @@ class AdaptivePolling:
     @ivar pureHits: the moving success rate of polls without yielding, 0 to 1.
     @ivar spins: calls that polled.
     @ivar found: those that succeeded.
-    @ivar lent: those of them for which one yield gave the peer the CPU.
-    @ivar loans: the moving success rate of single yields for an answer, 0 to 1.
-    @ivar lendsAt: the number of the next wait for an answer that is to begin with one.
+    @ivar lent: those of them that were late by one short yield.
     @ivar yields: yields of the CPU.
     @ivar crowded: those that lasted long.
     @ivar crowd: their moving rate.
@@ -102,8 +96,6 @@ class AdaptivePolling:
         #: The moving success rate of polls, 0 to 1.
         self.hits = 1.0
         self.pureHits = 1.0
-        self.loans = 1.0
-        self.lendsAt = 0
         #: Calls of L{spin}.
         self.turns = 0
         self.spins = self.found = self.lent = self.yields = self.crowded = 0
@@ -113,7 +105,7 @@ class AdaptivePolling:
         self.reach, self.restUntil = 0.0, now()
         self.late = False
         # The results of sent() before the last wait for an answer, and before the last that was answered.
-        self._asked = self._answered = self._waited = 0
+        self._asked = self._answered = 0
         # Since when a wait for an answer lasts; 0 if none does.
         self._since = 0.0
         self._lessons = self._repaid = self._unasked = 0
@@ -188,70 +180,30 @@ class AdaptivePolling:
                 self._asked = self._answered = sent()
             if found or sent is None:
                 return found
-        waits = self._waits(sent, start, after) and answer < most
-        return waits and self._await(pending, after, start + most, start + answer)
+        end = min(self._answerBy(sent, start, after), start + most)
+        return after < end and answer < most and self._reach(pending, after, end, start + answer)
 
-    def _waits(self, sent: Callable[[], int], start: float, now: float) -> bool:
+    def _answerBy(self, sent: Callable[[], int], start: float, now: float) -> float:
         """
         Ask what was sent after polling in vain.
 
         @param start: when the wait began.
-        @return: whether an answer is expected.
+        @return: until when an answer is to be polled for, in seconds; not after C{now} if none is expected.
         """
-        if now < self.shyUntil:
+        if now < self.restUntil or now < self.shyUntil:
             self._since = 0.0
-            return False
+            return now
         before = self._asked
         self._asked = asked = sent()
         if asked == self._answered:
             self._unasked += 1
             self._since = 0.0
-            return False
+            return now
         self._unasked = 0
         # After a sleep that something else has ended the wait goes on.
         if asked != before or not self._since:
             self._since = start
-        return True
-
-    def _await(self, pending: Callable[[], bool], now: float, last: float, soon: float) -> bool:
-        """
-        Yield once for an answer, and poll on for it as long as it may take.
-
-        @param last: until when at most, in seconds; C{soon}: as of L{_reach}.
-        """
-        self._waited += 1
-        # A yield to a busy third process lasts a whole time slice, for which nothing may be due.
-        if self._waited >= self.lendsAt and last - now >= CROWDED_SECONDS:
-            if self._lend(pending, now):
-                return True
-            now = self.now()
-        if now < self.restUntil:
-            self._since = 0.0
-            return False
-        end = min(self._since + self.reach, last)
-        return now < end and self._reach(pending, now, end, soon)
-
-    def _lend(self, pending: Callable[[], bool], began: float) -> bool:
-        """
-        Yield once for an answer, and learn from whether there is one.
-        """
-        self._yield()
-        self.yields += 1
-        found = pending()
-        now = self.now()
-        took = now - began
-        if took >= CROWDED_SECONDS:
-            self._crowded(now)
-        elif self.crowd:
-            self.crowd *= 0.875
-        self.loans += ((found and took < CROWDED_SECONDS) - self.loans) * 0.125
-        self.lendsAt = self._waited + (1 if self.loans > LOANS else _PURE_RARE)
-        if found:
-            self.found += 1
-            self.lent += 1
-            self._answered = self._asked
-            self._since = 0.0
-        return found
+        return self._since + self.reach
 
     def _reach(self, pending: Callable[[], bool], now: float, end: float, soon: float) -> bool:
         """

@@ -187,15 +187,11 @@ class HotPaths(Fabric):
         return False
 
     def published(self) -> int:
-        hot, asleep, n = self.hot, self._asleep, 0
+        n = len(self.hot) + len(self._asleep)
         # Among many peers one or the other is always about to answer: nothing is to be learned.
-        if len(hot) + len(asleep) > PEERS:
+        if n > PEERS:
             return 0
-        for path in hot:
-            n += path.published()
-        for path in asleep:
-            n += path.published()
-        return n
+        return sum([path.published() for paths in (self.hot, self._asleep) for path in paths])
 
     def arm(self) -> bool:
         if self._brokenPaths:
