@@ -35,25 +35,23 @@ class PostTests(SynchronousTestCase):
         self.refusal: Exception | None = None
         self.last = 5
 
-    def accept(self, request: int, fits: bool) -> None:
+    def take(self, link: int) -> int | None:
         """
         Take a request, with the lock held; 3 is one too many.
+
+        @return: the next link.
         """
-        self.assertEqual((fits, self.hub._depth), (True, 1))
-        if request == 3:
+        self.assertEqual(self.hub._depth, 1)
+        if link == 3:
             raise QueuePairError("3")
-        self.accepted.append(request)
+        self.accepted.append(link)
+        return link + 1 if link < self.last else None
 
-    def read(self, link: int) -> tuple[int, int | None]:
-        """
-        @return: the request and the next link.
-        """
-        return link, link + 1 if link < self.last else None
-
-    def refuse(self, link: int, error: BaseException) -> None:
+    def refuse(self, bad: str, link: int, error: BaseException) -> None:
         """
         Hear of a failure.
         """
+        self.assertEqual(bad, "bad")
         self.refused.append((link, str(error)))
         if self.refusal is not None:
             raise self.refusal from error
@@ -63,7 +61,7 @@ class PostTests(SynchronousTestCase):
         Post a chain, after which the lock is free.
         """
         try:
-            self.hub.post(self.accept, self.read, first, self.refuse)
+            self.hub.post(self.take, first, self.refuse, "bad")
         finally:
             self.assertTrue(self.hub.enterIfFree())
             self.hub.leave()
@@ -88,10 +86,10 @@ class PostTests(SynchronousTestCase):
         So it is with a link of which no request can be made.
         """
 
-        def read(link: int) -> tuple[int, int | None]:
+        def take(link: int) -> int | None:
             raise QueuePairError("unreadable")
 
-        self.read = read  # type: ignore[method-assign]
+        self.take = take  # type: ignore[method-assign]
         self.assertRaises(QueuePairError, self.post, 1)
         self.assertEqual((self.accepted, self.refused), ([], [(1, "unreadable")]))
 
@@ -107,7 +105,12 @@ class PostTests(SynchronousTestCase):
         """
         A chain that is a circle ends after as many requests as a queue can have.
         """
-        self.read = lambda link: (link, link)  # type: ignore[method-assign]
+
+        def take(link: int) -> int | None:
+            self.accepted.append(link)
+            return link
+
+        self.take = take  # type: ignore[method-assign]
         self.assertRaises(ResourceLimitError, self.post, 1)
         self.assertEqual(len(self.accepted), limits.WORK_QUEUE_DEPTH)
         self.assertEqual([link for link, _ in self.refused], [1])

@@ -100,7 +100,7 @@ class Requester(SendQueue):
 
     def enqueueSends(self, sends: Sequence[PostedSend | PostedWrite]) -> None:
         """
-        Accept SENDs and WRITEs that fit, of a program of C.
+        Accept SENDs and WRITEs that fit.
 
         @raise QueuePairError: the queue is closed, or the state forbids it.
         @raise ResourceLimitError: the queue has not room for all.
@@ -109,26 +109,24 @@ class Requester(SendQueue):
         if work is None:
             raise QueuePairError("this send queue is closed")
         state = work.queuePair.state
-        if state < _RTS:
+        if state is not _RTS and state < _RTS:
             raise work.wrongState("send")
         if len(unsent) + len(onTheWay) + len(sends) > work.capabilities.sends:
             raise ResourceLimitError(f"the send queue of queue pair {work.queuePair.number} is full")
         if work.signalAll:
             for each in sends:
                 each.flags |= _SIGNALED
-        isFirst = not unsent
-        unsent.extend(sends)
-        if state is not _RTS:
+        mayGo = not (unsent or self._pausing or self._resuming or self._asked or self._waiting)
+        if mayGo and state is _RTS and (not onTheWay or onTheWay[-1].status is _SUCCESS):
+            if len(sends) == 1 and self._isExpected:
+                self._publishSend(sends[0], work)
+                return
+            unsent.extend(sends)
+            self._publishSends(work)
+        else:
+            unsent.extend(sends)
             if state in FLUSHING:
                 self.flush(WCStatus.WR_FLUSH_ERR)
-                return
-        elif not isFirst or self._pausing or self._resuming or self._asked or self._waiting:
-            pass
-        elif not onTheWay or onTheWay[-1].status is _SUCCESS:
-            if len(sends) > 1 or not self._isExpected:
-                self._publishSends(work)
-            else:
-                self._publishSend(sends[0], work)
         if unsent:
             self.pump()
 
@@ -193,22 +191,24 @@ class Requester(SendQueue):
     def _publishSend(self, operation: PostedSend | PostedWrite, work: WorkQueues) -> None:
         # Publishes the only request, as _publish() and pump() have it, where there is nothing else to do: a
         # path that expects this queue pair knows its peer's.
-        path: Any = work.queuePair.path
+        queuePair = work.queuePair
+        path: Any = queuePair.path
         if operation.isWrite and path.peerGrants[0]:
-            return  # For pump().
+            self._unsent.append(operation)
+            self.pump()
+            return
         try:
-            if not operation.publish(path, self.transport << 24 | work.queuePair.remote, work.pd):
+            if not operation.publish(path, self.transport << 24 | queuePair.remote, work.pd):
+                self._unsent.append(operation)
                 self._wait(path)
                 return
-            work.recordsSent += 1
-            path.track((operation.position, self))
         except MemoryAccessError:
             operation.status = WCStatus.LOC_PROT_ERR
-            del self._unsent[0]
             self.onTheWay.append(operation)
             self._complete()
             return
-        del self._unsent[0]
+        work.recordsSent += 1
+        path.track((operation.position, self))
         self.onTheWay.append(operation)
 
     def _publishSends(self, work: WorkQueues) -> None:

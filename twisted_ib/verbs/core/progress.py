@@ -24,7 +24,7 @@ from twisted_ib.verbs.core.asleep import Asleep, Sleepers
 from twisted_ib.verbs.core.closes import DeferredCloses
 
 Link = TypeVar("Link")
-Request = TypeVar("Request")
+Bad = TypeVar("Bad")
 
 #: Rounds of one drive: where both ends are here, request, response and completion need one each.
 _ROUNDS: Final = range(4)
@@ -170,19 +170,18 @@ class HubProgress:
 
     def post(
         self,
-        accept: Callable[[Request, bool], object],
-        read: Callable[[Link], tuple[Request, Link | None]],
+        take: Callable[[Link], Link | None],
         chain: Link,
-        refuse: Callable[[Link, BaseException], object],
+        refuse: Callable[[Bad, Link, BaseException], object],
+        bad: Bad,
     ) -> None:
         """
         Post a chain of work requests, all with the lock held, so that the peer is woken once.
 
-        @param accept: the work queue's: takes a request whose numbers are known to fit.
-        @param read: makes the request of one link, and says which follows.
+        @param take: posts the request of one link, and says which follows.
         @param chain: the first link.
-        @param refuse: told the link whose request failed, and why, which it may raise with other words; those
-            before it stay posted.
+        @param refuse: told C{bad}, the link whose request failed, and why, which it may raise with other
+            words; those before it stay posted.
         @raise ResourceLimitError: the chain is longer than any queue.
         """
         depth = -1
@@ -196,8 +195,7 @@ class HubProgress:
             # A queue in the error state takes any number, as each is flushed at once: a chain that is a
             # circle would have no end.
             for _ in _LINKS:
-                request, following = read(chain)
-                accept(request, True)
+                following = take(chain)
                 if not following:
                     return
                 chain = following
@@ -205,7 +203,7 @@ class HubProgress:
         # man ibv_post_send(3): bad_wr is the first that failed, and those before it are posted.
         except BaseException as error:
             if depth >= 0:
-                refuse(chain, error)
+                refuse(bad, chain, error)
             raise
         finally:
             self.leaveTo(depth)
@@ -240,9 +238,13 @@ class HubProgress:
                 if completions:
                     self.unshown.add(mirror)
                 return []
-            HubProgress.drive(self, completions, count or 1)
-            if not completions:
-                return []
+            # drive() would do no more.
+            if len(completions) >= count > 0 and self._taken < _TAKEN:
+                self._taken += 1
+            else:
+                HubProgress.drive(self, completions, count or 1)
+                if not completions:
+                    return []
             if count == 1:
                 return [completions.popleft()]
             return [completions.popleft() for _ in range(min(count, len(completions)))]

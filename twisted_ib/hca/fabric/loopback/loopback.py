@@ -43,7 +43,17 @@ class LoopbackPath(RecordPath):
     @ivar closed: Whether the HCA at this end is closed.
     """
 
-    __slots__ = ("_acknowledged", "_head", "_owedEnd", "_queue", "_room", "_tail", "closed", "other")
+    __slots__ = (
+        "_acknowledged",
+        "_hasThread",
+        "_head",
+        "_owedEnd",
+        "_queue",
+        "_room",
+        "_tail",
+        "closed",
+        "other",
+    )
 
     other: Any
 
@@ -58,6 +68,7 @@ class LoopbackPath(RecordPath):
         self._tail = self._head = self._acknowledged = self._owedEnd = 0
         self._room = _ROOM
         self.closed = False
+        self._hasThread = getattr(fabric.owner, "thread", True)
 
     # -- down
 
@@ -67,12 +78,16 @@ class LoopbackPath(RecordPath):
         end = (self._tail + len(header) + length + 71) & -64
         if end - other._head > self._room:
             return False
-        pieces = payload if payload.__class__ is list else (payload,)
-        other._queue.append((word, b"".join((header, *pieces)), end, self._head))
+        data = b"".join((header, *payload) if payload.__class__ is list else (header, payload))
+        other._queue.append((word, data, end, self._head))
         self._tail = end
         if not self.bell:
+            # Inlines Fabric.ringLater().
             self.bell = True
-            self.fabric.ringLater(self)
+            fabric = self.fabric
+            fabric.bells.append(self)
+            if fabric.owner.wanted is not None:
+                fabric.owner.wanted()
         return True
 
     def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
@@ -110,6 +125,11 @@ class LoopbackPath(RecordPath):
                 n += self.completeTo(self._acknowledged)
         finally:
             self.busy = False
+        if n and not self._hasThread:
+            twin = self.twin
+            # Verbs end a round once there is a completion: the sender's, which is here, too, comes with it.
+            if twin is not None and twin.unacknowledged and not twin._queue:
+                n += twin.progress(0)
         return n
 
     def _drain(self, budget: int) -> int:

@@ -388,7 +388,8 @@ class RingPath(HostPath):
             was called.
         @raise RingError: the peer broke the layout.
         """
-        peer, head = self._peerCells, self._head
+        peer = self._peerCells
+        head = self._head
         # An upcall may end up here again; records are delivered in order, so the outer call goes on with
         # them.
         if self.busy:
@@ -414,6 +415,11 @@ class RingPath(HostPath):
                 n += self._drain(head, tail, budget)
         finally:
             self.busy = False
+        if self._beyond and self.consumed:
+            twin = self.twin
+            # Verbs end a round once there is a completion: the sender's, which is here, too, comes with it.
+            if twin is not None and twin.unacknowledged and twin._head == self._tail and not twin.asleep:
+                n += twin.progress(0)
         return n
 
     def _drain(self, head: int, tail: int, budget: int) -> int:
@@ -424,9 +430,12 @@ class RingPath(HostPath):
             self._head = head = self._cells[HEAD] = self._owedEnd
             if head == tail:
                 return 1
-        size, mask = self._size, self._mask
-        peer, cells, source = self._peerCells, self._cells, self._peerMap
-        get, waiting = self.taker, self.waiting
+        mask = self._mask
+        peer = self._peerCells
+        cells = self._cells
+        source = self._peerMap
+        get = self.taker
+        waiting = self.waiting
         n, enough, end = 0, head + self._lap, head  # No more than the ring holds once.
         length: int
         word: int
@@ -434,7 +443,7 @@ class RingPath(HostPath):
         try:
             while True:
                 # TAIL is the peer's to write: out of range, bytes would be read twice, or never written ones.
-                if tail <= head or tail - head > size:
+                if tail <= head or tail - head > self._size:
                     raise RingError(f"the peer claims to have written up to {tail}")
                 cells[BEGUN] = tail
                 while True:

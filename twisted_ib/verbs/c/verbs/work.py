@@ -4,6 +4,7 @@ Work requests: posting to send and receive queues.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from twisted_ib import limits
@@ -47,7 +48,7 @@ def elements(list: CData, count: int) -> list[SGE]:
     return [SGE(each.addr, each.length, each.lkey) for each in list[0:count]]
 
 
-def _sendRequest(qp: verbs.QP, wr: CData) -> tuple[SendRequest, CData]:
+def _postSend(qp: verbs.QP, wr: CData) -> CData:
     code, flags = wr.opcode, wr.send_flags & FLAGS
     opcode = OPCODES[code]
     pieces = [] if code in _WITHOUT_LIST else elements(wr.sg_list, wr.num_sge)
@@ -74,11 +75,13 @@ def _sendRequest(qp: verbs.QP, wr: CData) -> tuple[SendRequest, CData]:
         target = wr.wr.ud
         handle = ahAt(target.ah)._core
         request.destination = Destination(handle, target.remote_qpn, target.remote_qkey)
-    return request, wr.next
+    qp._work.requester.enqueue(request, True)
+    return wr.next
 
 
-def _receiveRequest(wr: CData) -> tuple[ReceiveRequest, CData]:
-    return ReceiveRequest(wr.wr_id, elements(wr.sg_list, wr.num_sge)), wr.next
+def _postReceive(accept: Callable[[ReceiveRequest, bool], object], wr: CData) -> CData:
+    accept(ReceiveRequest(wr.wr_id, elements(wr.sg_list, wr.num_sge)), True)
+    return wr.next
 
 
 def _refused(bad: CData, wr: CData, error: BaseException) -> None:
@@ -96,8 +99,7 @@ def post_send(qp: CData, wr: CData, bad: CData) -> int:
     value = qpAt(qp)
     # bad is written to by a failure only: programs compare it with what they have put there.
     with value.sends:
-        enqueue = value._work.requester.enqueue
-        hub.post(enqueue, partial(_sendRequest, value), wr, partial(_refused, bad))
+        hub.post(partial(_postSend, value), wr, _refused, bad)
     return 0
 
 
@@ -111,7 +113,7 @@ def post_recv(qp: CData, wr: CData, bad: CData) -> int:
         return 0
     value = qpAt(qp)
     with value.receives:
-        hub.post(value._work.postReceive, _receiveRequest, wr, partial(_refused, bad))
+        hub.post(partial(_postReceive, value._work.postReceive), wr, _refused, bad)
     return 0
 
 
@@ -125,5 +127,5 @@ def post_srq_recv(srq: CData, wr: CData, bad: CData) -> int:
         return 0
     value = srqAt(srq)
     with value.receives:
-        hub.post(value._core.post, _receiveRequest, wr, partial(_refused, bad))
+        hub.post(partial(_postReceive, value._core.post), wr, _refused, bad)
     return 0

@@ -4,7 +4,7 @@ Conversion of verbs' work requests and their chains to those of the core.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from twisted_ib.errors import HCAError
@@ -12,12 +12,22 @@ from twisted_ib.hca.queues import requests
 from twisted_ib.hca.queues.receives import SGE as Piece
 from twisted_ib.hca.queues.receives import ReceiveRequest
 from twisted_ib.hca.queues.requests import SendOpcode, SendRequest
+from twisted_ib.hca.services.operations.message import PULL_LEAST
 from twisted_ib.hca.services.operations.rows import OPERATIONS
+from twisted_ib.hca.services.operations.send import PostedSend
+from twisted_ib.hca.services.operations.write import PostedWrite
 from twisted_ib.verbs.pyverbs.base.base import checked
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsError, PyverbsUserError
 from twisted_ib.verbs.pyverbs.base.mem_alloc import processMemory
 from twisted_ib.verbs.pyverbs.base.verb import failure, invalid, unsupported
-from twisted_ib.verbs.pyverbs.base.wr import SGE, MWBindInfo, RecvWR, SendWR, storedImmediate
+from twisted_ib.verbs.pyverbs.base.wr import (
+    SGE,
+    MWBindInfo,
+    RDMATarget,
+    RecvWR,
+    SendWR,
+    storedImmediate,
+)
 from twisted_ib.verbs.pyverbs.enums.queues import ibv_send_flags, ibv_wr_opcode
 
 #: Those flags of C{ibv_send_flags} that count.  IBV_SEND_IP_CSUM is left out: a checksum offload, which no
@@ -30,6 +40,9 @@ FLAGS = int(
 )
 #: The flag of a request whose payload is read when it is posted.
 INLINE = int(ibv_send_flags.IBV_SEND_INLINE)
+_SEND, _WRITE = int(ibv_wr_opcode.IBV_WR_SEND), int(ibv_wr_opcode.IBV_WR_RDMA_WRITE)
+#: The flags of a request that L{postPlain} may post itself.
+_PLAIN = (0, int(ibv_send_flags.IBV_SEND_SIGNALED))
 #: Operations with a key in the place of immediate data: libibverbs/verbs.h has a union of both.
 INVALIDATING = frozenset((int(ibv_wr_opcode.IBV_WR_LOCAL_INV), int(ibv_wr_opcode.IBV_WR_SEND_WITH_INV)))
 
@@ -88,10 +101,36 @@ def windowBind(mw: Any, info: MWBindInfo, key: int | None) -> requests.WindowBin
     return requests.WindowBind(mw._core, region._core, info.addr, info.length, int(info.mw_access_flags), key)
 
 
-def sendRequest(device: Any, wr: SendWR) -> tuple[SendRequest, SendWR | None]:
+def postPlain(device: Any, work: Any, wr: SendWR) -> SendWR | None:
     """
+    As L{postSend}, on a connection that has SEND and WRITE: nearly all requests are one of them, from one
+    short piece of memory, and need none of the core's.
+    """
+    pieces, flags = wr._pieces, wr._send_flags
+    if len(pieces) == wr._num_sge == 1 and flags in _PLAIN and wr._sges is None and wr.bind_mw is None:
+        piece = pieces[0]
+        length, code, target = piece.length, wr._opcode, wr.target
+        if length >= PULL_LEAST:
+            pass
+        elif code == _SEND and target is None:
+            send = PostedSend(wr._wr_id, flags, piece.address, length, piece.key, None)
+            work.requester.enqueueSends((send,))
+            return wr.next_wr
+        elif code == _WRITE and target.__class__ is RDMATarget:
+            remote = target._remote_addr, target._rkey
+            write = PostedWrite(wr._wr_id, flags, piece.address, length, piece.key, None, remote)
+            work.requester.enqueueSends((write,))
+            return wr.next_wr
+    return postSend(device, work, wr)
+
+
+def postSend(device: Any, work: Any, wr: SendWR) -> SendWR | None:
+    """
+    Post a request to the send queue.
+
     @param device: the core's.
-    @return: the request, as the core has it, and the next one of the chain.
+    @param work: the core's work queues.
+    @return: the next request of the chain.
     @raise PyverbsRDMAError: it is invalid (EINVAL) or not supported (EOPNOTSUPP).
     """
     code, flags = wr._opcode, wr._send_flags
@@ -114,14 +153,19 @@ def sendRequest(device: Any, wr: SendWR) -> tuple[SendRequest, SendWR | None]:
     bind = wr.bind_mw
     if bind is not None:
         request.bind = windowBind(bind.mw, bind.bind_info, bind.rkey)
-    return request, wr.next_wr
+    work.requester.enqueue(request, True)
+    return wr.next_wr
 
 
-def receiveRequest(wr: RecvWR) -> tuple[ReceiveRequest, RecvWR | None]:
+def postReceive(accept: Callable[[ReceiveRequest, bool], object], wr: RecvWR) -> RecvWR | None:
     """
-    @return: the request, as the core has it, and the next one of the chain.
+    Post a receive.
+
+    @param accept: the receive queue's: takes a request whose numbers are known to fit.
+    @return: the next request of the chain.
     """
-    return ReceiveRequest(wr._wr_id, wr.pieces()), wr.next_wr
+    accept(ReceiveRequest(wr._wr_id, wr.pieces()), True)
+    return wr.next_wr
 
 
 def refused(message: str, bad: Any, wr: Any, error: BaseException) -> None:

@@ -145,6 +145,8 @@ class SGE(PyverbsCM):
 
 def _copied(sg: Sequence[SGE] | None, count: int) -> list[Piece]:
     # Copies, as copy_sg_array in pyverbs/wr.pyx: the caller may use the elements again for another one.
+    if count == 1 and sg and isinstance(sge := sg[0], SGE):
+        return [Piece(sge._addr, sge._length, sge._lkey)]
     pieces = [
         Piece(sge._addr, sge._length, sge._lkey) for sge in islice(sg or (), count) if isinstance(sge, SGE)
     ]

@@ -342,6 +342,10 @@ class CQ(PolledQueue):
             raise
         except (HCAError, OSError) as error:
             raise failure("Failed to poll CQ", error) from error
+        if not found:
+            return 0, []
+        if num_entries == 1:
+            return 1, [workCompletion(found[0])]
         return len(found), [workCompletion(each) for each in found]
 
     def __str__(self) -> str:

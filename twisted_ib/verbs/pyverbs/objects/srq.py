@@ -14,7 +14,7 @@ from twisted_ib import limits
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.base.base import PyverbsCM, PyverbsObject, checked, u32
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsUserError
-from twisted_ib.verbs.pyverbs.base.posting import receiveRequest, refused
+from twisted_ib.verbs.pyverbs.base.posting import postReceive, refused
 from twisted_ib.verbs.pyverbs.base.verb import VerbsObject, check, closing, unsupported, verb, within
 from twisted_ib.verbs.pyverbs.base.wr import SGE, RecvWR
 from twisted_ib.verbs.pyverbs.enums.queues import ibv_srq_attr_mask, ibv_srq_init_attr_mask, ibv_srq_type
@@ -24,6 +24,7 @@ from twisted_ib.verbs.pyverbs.objects.pd import PD
 _MASK = ibv_srq_init_attr_mask
 # The extended attributes of a basic queue; the others are for XRC and tag matching.
 _BASIC = int(_MASK.IBV_SRQ_INIT_ATTR_TYPE | _MASK.IBV_SRQ_INIT_ATTR_PD)
+_refused = partial(refused, "Failed to post receive to SRQ")
 
 
 @attrs.define(eq=False)
@@ -237,9 +238,4 @@ class SRQ(VerbsObject):
         @raise PyverbsRDMAError: a request is invalid (EINVAL), or the queue is full (ENOMEM).
         """
         self._check()
-        hub.post(
-            self._core.post,
-            receiveRequest,
-            checked(wr, RecvWR),
-            partial(refused, "Failed to post receive to SRQ", bad_wr),
-        )
+        hub.post(partial(postReceive, self._core.post), checked(wr, RecvWR), _refused, bad_wr)

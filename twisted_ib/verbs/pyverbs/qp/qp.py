@@ -18,7 +18,7 @@ from twisted_ib.verbs.core.locked import locked
 from twisted_ib.verbs.pyverbs.base.addr import GID, AHAttr
 from twisted_ib.verbs.pyverbs.base.base import checked, named, table
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsUserError
-from twisted_ib.verbs.pyverbs.base.posting import receiveRequest, refused, sendRequest, windowBind
+from twisted_ib.verbs.pyverbs.base.posting import postPlain, postReceive, postSend, refused, windowBind
 from twisted_ib.verbs.pyverbs.base.verb import (
     VerbsObject,
     check,
@@ -58,6 +58,10 @@ _EXTENDED = int(
 )
 # The flag of each operation, by the names that the two enumerations share.
 _FLAGS = {opcode: int(ibv_qp_create_send_ops_flags[f"IBV_QP_EX_WITH_{opcode.name}"]) for opcode in SendOpcode}
+
+#: Operations of L{postPlain}; datagrams have not both.
+_PLAIN = frozenset((SendOpcode.SEND, SendOpcode.RDMA_WRITE))
+_sendRefused, _receiveRefused = (partial(refused, f"Failed to post {each}") for each in ("send", "recv"))
 
 _TYPES = {int(kind): kind for kind in QPType}
 _STATE = int(ibv_qp_attr_mask.IBV_QP_STATE)
@@ -216,7 +220,6 @@ class QP(VerbsObject):
         sizes = capabilities(init_attr, srq)
         assert pd.ctx is not None
         self._device = device = pd._device
-        self._sendRequest = partial(sendRequest, device)
         self._core = core = device.createQueuePair(_Consumer(), kind, pd._core)
         try:
             self._work = WorkQueues(
@@ -232,6 +235,10 @@ class QP(VerbsObject):
         except BaseException:
             core.close()
             raise
+        work = self._work
+        isPlain = sizes.pieces and work.operations.keys() >= _PLAIN
+        self._postSend = partial(postPlain if isPlain else postSend, device, work)
+        self._postReceive = partial(postReceive, work.postReceive)
         self._events = events = pd.ctx._events
         # IBTA vol. 1 11.6.3.1: affiliated events, COMM_EST and SQ_DRAINED among them.
         core.onEvent = events.add
@@ -403,12 +410,7 @@ class QP(VerbsObject):
         if not isinstance(wr, SendWR):
             checked(wr, SendWR)
         # IBTA vol. 1 10.3.1: refused before RTS; in SQE and ERR accepted and flushed.
-        hub.post(
-            self._work.requester.enqueue,
-            self._sendRequest,
-            wr,
-            partial(refused, "Failed to post send", bad_wr),
-        )
+        hub.post(self._postSend, wr, _sendRefused, bad_wr)
 
     def post_recv(self, wr: RecvWR, bad_wr: RecvWR | None = None) -> None:
         """
@@ -422,7 +424,7 @@ class QP(VerbsObject):
         if not isinstance(wr, RecvWR):
             checked(wr, RecvWR)
         # IBTA vol. 1 10.3.1: allowed from INIT on, so that receives are there before the peer can send.
-        hub.post(self._work.postReceive, receiveRequest, wr, partial(refused, "Failed to post recv", bad_wr))
+        hub.post(self._postReceive, wr, _receiveRefused, bad_wr)
 
     @verb("Failed to Bind MW")
     def bind_mw(self, mw: MW, mw_bind: MWBind) -> None:
