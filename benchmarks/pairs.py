@@ -20,7 +20,13 @@ from twisted_ib.tools.compare.subjects import CLIENT, Placement
 
 #: The checkout: what the processes import from.
 ROOT = Path(__file__).resolve().parent.parent
-
+#: Runs a program of another tree's folder of this name, with what that lacks from this one: folder, program.
+_BESIDE = """import benchmarks, runpy, sys
+folder, program = sys.argv[1:3]
+del sys.argv[1:3]
+benchmarks.__path__.append(folder)
+runpy.run_module(program, run_name="__main__", alter_sys=True)
+"""
 
 #: The placements by name; under C{contended} one busy process runs on every CPU besides.
 PLACEMENTS: dict[str, Placement] = {
@@ -149,7 +155,10 @@ class Pair(processes.Pair):
         subject = self._subject
         reactor = (role == CLIENT and subject.clientReactor) or subject.reactor
         tail = [role, reactor, subject.server, str(int(subject.noDelay))]
-        return [sys.executable, "-m", f"benchmarks.{subject.program}", *tail]
+        program = f"benchmarks.{subject.program}"
+        if subject.tree:
+            return [sys.executable, "-c", _BESIDE, str(ROOT / "benchmarks"), program, *tail]
+        return [sys.executable, "-m", program, *tail]
 
     def run(self, row: Row, seconds: float, patience: float) -> dict[str, float]:
         """

@@ -179,7 +179,6 @@ def _ofVerbs(device: str) -> Subject:
         program="verbs",
         workloads=_VERBS,
         family="verbs",
-        part="verbs/pyverbs",
     )
 
 
