@@ -129,6 +129,20 @@ def settings(subject: Subject, folder: str) -> dict[str, str]:
     return found
 
 
+def commandOf(subject: Subject, role: str) -> list[str]:
+    """
+    The command of one of its processes.
+    """
+    reactor = (role == CLIENT and subject.clientReactor) or subject.reactor
+    program, tail = (
+        f"benchmarks.{subject.program}",
+        [role, reactor, subject.server, str(int(subject.noDelay))],
+    )
+    if subject.tree:
+        return [sys.executable, "-c", _BESIDE, str(ROOT / "benchmarks"), program, *tail]
+    return [sys.executable, "-m", program, *tail]
+
+
 class Pair(processes.Pair):
     """
     Server and client of one subject, which run its program of this folder.
@@ -152,13 +166,7 @@ class Pair(processes.Pair):
             raise
 
     def _command(self, role: str) -> list[str]:
-        subject = self._subject
-        reactor = (role == CLIENT and subject.clientReactor) or subject.reactor
-        tail = [role, reactor, subject.server, str(int(subject.noDelay))]
-        program = f"benchmarks.{subject.program}"
-        if subject.tree:
-            return [sys.executable, "-c", _BESIDE, str(ROOT / "benchmarks"), program, *tail]
-        return [sys.executable, "-m", program, *tail]
+        return commandOf(self._subject, role)
 
     def run(self, row: Row, seconds: float, patience: float) -> dict[str, float]:
         """

@@ -11,15 +11,17 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 from argparse import Namespace
 from pathlib import Path
 from time import monotonic
 
+from attrs import evolve
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from benchmarks import compare, conditions, footprint, sockets, transports, verbs
 from benchmarks.clients import COLD_BUFFERS, chunksOf, latencies
-from benchmarks.pairs import ROOT, environmentFor, isCompiled, settings, workloadOf
+from benchmarks.pairs import ROOT, commandOf, environmentFor, isCompiled, settings, workloadOf
 from benchmarks.rows import COMPILED_TARGETS, ROWS, Target
 from benchmarks.rows import byName as rowByName
 from benchmarks.summary import Results, Verdict, _isLoss
@@ -472,6 +474,28 @@ class MeasuringTests(SynchronousTestCase):
         older = subjectByName["queues"].ofTree(BEFORE, tree)
         self.assertEqual(older.absence(), f"there is no twisted_ib/queues in {tree}")
         self.assertEqual(subjectByName["rds-ib"].ofTree(BEFORE, tree).absence(), "")
+
+    def test_otherTree(self):
+        """
+        Programs of another tree are its own, and those that it has not this checkout's.
+        """
+        tree = os.path.abspath(self.mktemp())
+        os.makedirs(os.path.join(tree, "benchmarks"))
+        for name, text in (
+            ("__init__", ""),
+            ("links", "print('older')"),
+            ("newer", "from benchmarks import links, clients\nprint(clients.__file__)"),
+        ):
+            Path(tree, "benchmarks", f"{name}.py").write_text(text)
+        subject = evolve(subjectByName["pipe"].ofTree(BEFORE, tree), program="newer")
+        ran = subprocess.run(
+            commandOf(subject, "server"),
+            cwd=os.sep,
+            env=environmentFor(tree=tree),
+            capture_output=True,
+            text=True,
+        )
+        self.assertEqual(ran.stdout, f"older\n{ROOT}/benchmarks/clients.py\n", ran.stderr)
 
     def test_byteCode(self):
         """
