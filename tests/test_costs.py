@@ -350,13 +350,13 @@ class BytecodeTests(SynchronousTestCase):
         """
         A message and its echo on one more connection of many.
         """
-        self.assertLessEqual(self.perOne("crowd", 20, 60), 1116)
+        self.assertLessEqual(self.perOne("crowd", 20, 60), 1114)
 
     def test_trips(self) -> None:
         """
         A message and its echo after the one before, with the turns of the reactor.
         """
-        self.assertLessEqual(self.perOne("trips", 10, 30), 1828)
+        self.assertLessEqual(self.perOne("trips", 10, 30), 1826)
 
     def test_packets(self) -> None:
         """
@@ -688,8 +688,8 @@ class WorkRequestBytecodeTests(WorkRequestTests):
     The same in bytecodes.
     """
 
-    send = 840, 849, 217, 217
-    write = 937, 933, 217
+    send = 835, 849, 205, 205
+    write = 928, 933, 205
 
     def count(self, *steps: Any) -> tuple[int, ...]:
         """
@@ -705,5 +705,5 @@ class LoopbackWorkRequestBytecodeTests(WorkRequestBytecodeTests):
     """
 
     device = "lo0"
-    send = 773, 692, 217, 217
-    write = 858, 776, 217
+    send = 768, 692, 205, 205
+    write = 849, 776, 205

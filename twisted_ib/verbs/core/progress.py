@@ -238,13 +238,13 @@ class HubProgress:
                 if completions:
                     self.unshown.add(mirror)
                 return []
-            # drive() would do no more.
-            if len(completions) >= count > 0 and self._taken < _TAKEN:
+            if count == 1 and completions and self._taken < _TAKEN:
+                # drive() would do no more.
                 self._taken += 1
-            else:
-                HubProgress.drive(self, completions, count or 1)
-                if not completions:
-                    return []
+                return [completions.popleft()]
+            HubProgress.drive(self, completions, count or 1)
+            if not completions:
+                return []
             if count == 1:
                 return [completions.popleft()]
             return [completions.popleft() for _ in range(min(count, len(completions)))]

@@ -245,10 +245,8 @@ class PostedWrite(Write):
     def publish(self, path: IPath, remote: int, pd: ProtectionDomain) -> bool:
         length, payload = self.length, self.inline
         if payload is None:
-            payload = b""
-            if length:
-                view, offset = pd.memory.check(self.key, self.address, length, LOCAL_READ, pd)
-                payload = view[offset : offset + length]
+            view, offset = pd.memory.check(self.key, self.address, length, LOCAL_READ, pd)
+            payload = view[offset : offset + length]
         header = RETH.pack(self.remoteAddress, self.remoteKey, length)
         if not path.post(_ONLY | remote, header, payload, length):
             return False
