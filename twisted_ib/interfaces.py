@@ -20,6 +20,10 @@ class IReactorCompletionChannels(Interface):
     A reactor that polls devices between its other work, not only when their descriptors are readable.
     """
 
+    isDriven = Attribute(
+        "Whether threads drive it when they block, so that its transports are sockets of theirs."
+    )
+
     def addChannel(channel: Any) -> None:
         """
         Start polling the device of a L{twisted_ib.internet.channel.DeviceChannel}.

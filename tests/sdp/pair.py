@@ -123,6 +123,8 @@ class PollingReactor(HandReactor):
     @ivar channels: Whose.
     """
 
+    isDriven = False
+
     def __init__(self) -> None:
         """
         There are none.

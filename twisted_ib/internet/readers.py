@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from typing import Protocol
+    from typing import ClassVar, Protocol
 
     from twisted.internet.base import ReactorBase
     from twisted.python.failure import Failure
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from twisted_ib.internet.channel import DeviceChannel
 
     class ChannelReactor(ReactorBase):
-        # The methods of IReactorCompletionChannels are those of a reactor that polls.
+        # What IReactorCompletionChannels has is that of a reactor that polls.
+        isDriven: ClassVar[bool]
+
         def addChannel(self, channel: DeviceChannel) -> None: ...
 
         def removeChannel(self, channel: DeviceChannel) -> None: ...

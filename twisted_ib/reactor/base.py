@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from socket import AF_INET, AF_INET6
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from twisted.internet.error import ConnectionDone
 from twisted.logger import Logger
@@ -62,6 +62,7 @@ class IBReactorBase(_Reactor):
         ready.
     """
 
+    isDriven: ClassVar[bool] = False
     _poller: epoll | None
     _wait: Callable[[float | None], object]
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from threading import get_ident
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 
 from twisted.internet.error import ConnectionDone
 from twisted.python import log
@@ -69,6 +69,7 @@ class DrivenReactor(IBReactor):
     have a reactor of its own, whose thread is Twisted's I/O thread.
     """
 
+    isDriven: ClassVar[bool] = True
     _poller: select.epoll
 
     def __init__(self, drivers: Drivers) -> None:

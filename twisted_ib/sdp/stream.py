@@ -896,8 +896,8 @@ class Stream:
         # The queue pair has ended, and the application, which does not read, has written or closed.  As with
         # TCP that fails after a reset, and has no effect after an orderly close.
         loss = self.held[-1] if self.held else None
-        isHeard = not isinstance(loss, StreamEndedError) or (loss.unheard < 0 and not self.writing())
-        if isinstance(loss, Exception) and isHeard:
+        isUnheard = isinstance(loss, StreamEndedError) and (loss.unheard >= 0 or self.writing())
+        if isinstance(loss, Exception) and not isUnheard:
             self._broken(loss)
         else:
             # Or a close, with which the connection ends in order.
@@ -1050,7 +1050,7 @@ class Stream:
             self._ended()
         if self.attached:
             # A write draws a reset now: as over TCP sockets hear of it at once, others as they send on.
-            isSocket = getattr(self.channel.reactor, "isDriven", False)
+            isSocket = self.channel.polled and self.channel.reactor.isDriven
             self._later(StreamEndedError(text, 0 if isSocket else 1))
 
     def budgetExceeded(self) -> None:

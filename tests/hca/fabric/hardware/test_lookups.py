@@ -276,7 +276,9 @@ class ThreadTests(SynchronousTestCase):
         Begin to connect.
         """
         self.library = Library()
-        self.manager = RDMACM(self.library, object())
+        loading = self.patch(ctypes, "CDLL", lambda name, **options: self.library)
+        self.manager = RDMACM()
+        loading.restore()
         self.addCleanup(self.manager.close)
         self.addCleanup(self.manager.settle)
         self.addCleanup(self.library.mayReturn.set)

@@ -6,7 +6,6 @@ become those of L{twisted_ib.hca.connection}.
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -304,15 +303,14 @@ class Connector(FabricConnector):
         try:
             connect(connection.id, given)
         except OSError as error:
-            self._failed(connection, error)
+            self._failed(connection, error.errno)
 
     def _begun(self, connection: AdapterConnection, notice: Notice) -> None:
-        error = OSError(notice.status, f"rdma_connect: {os.strerror(notice.status)}")
-        self._failed(connection, error)
+        self._failed(connection, notice.status)
 
-    def _failed(self, connection: AdapterConnection, error: OSError) -> None:
+    def _failed(self, connection: AdapterConnection, code: int | None) -> None:
         # Of what is heard within the call there is no other event.
-        if error.errno == errno.ECONNREFUSED:
+        if code == errno.ECONNREFUSED:
             connection.refused(Rejection(RejectReason.INVALID_SERVICE_ID, b""))
         else:
             # Whatever it is, a stranger on the way may have caused it by ICMP.

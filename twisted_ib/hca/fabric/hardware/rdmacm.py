@@ -239,13 +239,12 @@ class RDMACM:
     @ivar bell: a descriptor that is readable when a thread has connected, besides that of the channel.
     """
 
-    def __init__(self, library: Any = None, verbs: Any = None) -> None:
+    def __init__(self) -> None:
         """
-        @param library: librdmacm, and C{verbs} libibverbs; by default they are loaded.
         @raise OSError: there is no librdmacm, or no device of the kernel for it.
         """
-        self._library: Any = ctypes.CDLL("librdmacm.so.1", use_errno=True) if library is None else library
-        self._verbs: Any = ctypes.CDLL("libibverbs.so.1") if verbs is None else verbs
+        self._library: Any = ctypes.CDLL("librdmacm.so.1", use_errno=True)
+        self._verbs: Any = ctypes.CDLL("libibverbs.so.1")
         self._library.rdma_create_event_channel.restype = POINTER(_Channel)
         self._files = -1, -1
         self._channel = self._library.rdma_create_event_channel()
