@@ -679,6 +679,7 @@ class CostTests(BlockingTestCase):
         A server's wait for a listener and a connection asks the kernel once, before a message is polled for.
         """
         one, other = self.blocking()
+        self.stopTime()
         listener, asked = self.server(), []
         made = waiting.pollerOf
 
