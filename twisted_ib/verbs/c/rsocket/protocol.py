@@ -191,7 +191,8 @@ class Stream:
         self._sendBytes = self._room = sendBytes
         self._leastRoom = min(LEAST_ROOM, sendBytes)
         self._sendAt = 0
-        self._target = 0
+        # Where the peer's next octets go, how many are left there, and the entry that tells what follows.
+        self._address = self._key = self._left = self._target = 0
         self._peerList = self._peerKey = self._peerLength = 0
         self._peerTarget = 1
         self._layout, self._mapLayout = _LITTLE_TARGET, _LITTLE_MAP
@@ -248,12 +249,23 @@ class Stream:
         @return: how many octets can be written now.
         """
         room = self._room
-        if not self.isConnected or not self._requests or room < self._leastRoom:
+        if not self._requests or room < self._leastRoom or self._sent == self._credits:
             return 0
-        if self._sent == self._credits or (self.untold and not self._controls):
+        if self.untold and not self._controls:
             return 0
-        length = _LITTLE_TARGET.unpack_from(self._shown, self._target * TARGET_BYTES)[2]
-        return length if length < room else room
+        left = self._left or self._turn()
+        return left if left < room else room
+
+    def _turn(self) -> int:
+        # The next part that the peer shows; its entry is empty until the peer writes it anew.
+        at = self._target * TARGET_BYTES
+        # The length comes last: what is before it is read once it is there.
+        if not self.isConnected or not _LITTLE_TARGET.unpack_from(self._shown, at)[2]:
+            return 0
+        self._address, self._key, self._left = _LITTLE_TARGET.unpack_from(self._shown, at)
+        _LITTLE_TARGET.pack_into(self._shown, at, 0, 0, 0)
+        self._target = (self._target + 1) % TARGETS
+        return self._left
 
     def write(self, count: int) -> Write:
         """
@@ -261,22 +273,25 @@ class Stream:
 
         @param count: at most L{room}, and not 0.
         """
-        at = self._target * TARGET_BYTES
-        address, key, length = _LITTLE_TARGET.unpack_from(self._shown, at)
-        assert 0 < count <= length and count <= self._room
-        _LITTLE_TARGET.pack_into(self._shown, at, address + count & _ADDRESS_MASK, key, length - count)
-        if length == count:
-            self._target = (self._target + 1) % TARGETS
+        left = self._left or self._turn()
+        assert 0 < count <= left and count <= self._room
+        address = self._address
+        self._address = address + count & _ADDRESS_MASK
+        self._left = left - count
         self._sent = self._sent + 1 & _SEQUENCE
-        return Write(_message(Operation.DATA, count), address, key, self._taken(count))
+        # Operation.DATA is 0: the message is the count.
+        return Write(count, address, self._key, self._taken(count))
 
     def _taken(self, count: int) -> tuple[tuple[int, int], ...]:
         self._requests -= 1
         self._room -= count
-        first = min(count, self._sendBytes - self._sendAt)
-        pieces = ((self._sendAt, first),) if first == count else ((self._sendAt, first), (0, count - first))
-        self._sendAt = (self._sendAt + count) % self._sendBytes
-        return pieces
+        at = self._sendAt
+        first = self._sendBytes - at
+        if count < first:
+            self._sendAt = at + count
+            return ((at, count),)
+        self._sendAt = rest = count - first
+        return ((at, first), (0, rest)) if rest else ((at, first),)
 
     def completed(self, message: int, isGood: bool) -> None:
         """
@@ -362,33 +377,38 @@ class Stream:
         @param peek: leave them.
         @return: parts of the receive buffer, as offset and length.
         """
-        count = min(count, self.waiting)
+        if count > self.waiting:
+            count = self.waiting
         if not count:
             return []
-        at, length = self._at, self._receiving.length
-        first = min(count, length - at)
-        parts = [(at, first)] if first == count else [(at, first), (0, count - first)]
+        at, unread = self._at, self._unread
+        first = self._receiving.length - at
+        rest = count - first
+        parts = [(at, count)] if rest <= 0 else [(at, first), (0, rest)]
         if not peek:
-            self._at = (at + count) % length
+            self._at = at + count if rest < 0 else rest
             self._unshown += count
             self.waiting -= count
             while count:
-                taken = min(count, self._unread[0])
-                count -= taken
-                self._unread[0] -= taken
-                if not self._unread[0]:
-                    self._unread.popleft()
-                    self._read = self._read + 1 & _SEQUENCE
+                if unread[0] > count:
+                    unread[0] -= count
+                    break
+                count -= unread.popleft()
+                self._read = self._read + 1 & _SEQUENCE
         return parts
 
     def updates(self) -> list[Write]:
         """
         @return: writes that let the peer send more.
         """
+        # Nearly always there are none, by L{_isDue}.
+        if (
+            self._unshown < self._half
+            and (self._read - self._due & _SEQUENCE) >= _HALF_SEQUENCE
+            and not self.untold
+        ):
+            return []
         writes: list[Write] = []
-        # Nearly always there are none.
-        if self._unshown < self._half and not self.untold and not self._isDue():
-            return writes
         while self.isConnected and not self.isOver and self._controls and self._isDue():
             self._controls -= 1
             self._due = self._read + self._depth // 2 & _SEQUENCE

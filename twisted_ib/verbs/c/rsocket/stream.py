@@ -104,6 +104,7 @@ class RSocket:
         else:
             cmid.migrate_id(self.channel)
         self.cmid = cmid
+        self._reports = self.channel._reports
         self.phase = Phase.NEW
         self.error = 0
         self.sendBytes = self.receiveBytes = BUFFER_BYTES
@@ -165,7 +166,8 @@ class RSocket:
         if self._accepting:
             self._settle()
         hasHappened = False
-        while self.phase is not Phase.OVER and self.channel.pending:
+        # Asked at each step: not by a call.
+        while self._reports._waiting and self.phase is not Phase.OVER:
             # Each connection has descriptors and buffers: further requests wait in the communication manager,
             # which bounds them.
             if self.phase is Phase.LISTENING and not self._makeRoom():
@@ -181,8 +183,8 @@ class RSocket:
             try:
                 self._poll(stream)
                 # Before the RTU the peer's queue pair may not receive (IBTA vol. 1 12.9.7).
-                if self.phase is Phase.CONNECTED:
-                    self._post(*stream.updates())
+                if self.phase is Phase.CONNECTED and (updates := stream.updates()):
+                    self._post(*updates)
             except HCAError:
                 self._fail(errno.EIO)
 
@@ -206,7 +208,7 @@ class RSocket:
     def _settle(self) -> None:
         for each in tuple(self._accepting):
             # Only an event changes its phase.
-            if each.channel.pending:
+            if each._reports:
                 each.progress()
             if each.phase is Phase.CONNECTING:
                 continue
@@ -314,7 +316,8 @@ class RSocket:
             each = completions.popleft()
             isGood = each.status is _SUCCESS
             if each.workRequestID:
-                hadRoom = hadRoom and bool(stream.room())
+                if not received and hadRoom:
+                    hadRoom = bool(stream.room())
                 stream.completed(each.workRequestID, isGood)
             elif isGood:
                 received += 1
@@ -325,8 +328,6 @@ class RSocket:
             self._receive(received)
 
     def _post(self, *writes: Write) -> None:
-        if not writes:
-            return
         requester, messages = self._work.requester, self._messages
         for each in writes:
             pieces = each.pieces
@@ -382,9 +383,9 @@ class RSocket:
         Whether L{read} has something to say: octets, or the end.
         """
         stream = self._stream
-        if self.phase is Phase.OVER or stream is None:
+        if stream is None or self.phase is Phase.OVER:
             return self.phase is Phase.OVER
-        return bool(stream.waiting) or stream.isOver or not stream.open & Way.READ
+        return stream.waiting > 0 or stream.isOver or not stream.open & Way.READ
 
     @property
     def isAtEnd(self) -> bool:
@@ -421,7 +422,8 @@ class RSocket:
         for offset, length in self._stream.read(len(target), peek):
             target[count : count + length] = self._receiving.view[offset : offset + length]
             count += length
-        self._post(*self._stream.updates())
+        if updates := self._stream.updates():
+            self._post(*updates)
         return count
 
     def _checked(self) -> Stream:
