@@ -110,11 +110,11 @@ class TraitTests(EveryKindTestCase):
 
     def test_gid(self) -> None:
         """
-        Its GID is that address, one of packets has it in the slots 0 and 1; the others' is made of the GUID.
+        Its GID is that address, one of packets has it in the slots 0 to 3; the others' is made of the GUID.
         """
         lo, shm, packets, streams = self.devices.values()
         self.assertEqual([lo.gid, shm.gid], [guidGID(lo.guid), guidGID(shm.guid)])
-        for device, address, slots in ((packets, ADDRESS, 2), (streams, STREAMS, 1)):
+        for device, address, slots in ((packets, ADDRESS, 4), (streams, STREAMS, 1)):
             self.assertEqual((device.gid, device.gids()), (gidNumber(address), [address] * slots))
 
     def test_unknownHost(self) -> None:

@@ -179,10 +179,10 @@ class FilesTests(SynchronousTestCase):
                 "sm_lid": "0x0",
                 "sm_sl": "0",
                 "pkeys/0": "0xffff",
-                # As verbs have it: in two slots.
-                **dict.fromkeys(("gids/0", "gids/1"), "0000:0000:0000:0000:0000:ffff:7f00:0001"),
-                **dict.fromkeys(("gid_attrs/types/0", "gid_attrs/types/1"), "RoCE v2"),
-                **dict.fromkeys(("gid_attrs/ndevs/0", "gid_attrs/ndevs/1"), "lo"),
+                # As verbs have it: in four slots.
+                **{f"gids/{slot}": "0000:0000:0000:0000:0000:ffff:7f00:0001" for slot in range(4)},
+                **{f"gid_attrs/types/{slot}": "RoCE v2" for slot in range(4)},
+                **{f"gid_attrs/ndevs/{slot}": "lo" for slot in range(4)},
             },
         )
         (number,) = {path.split("/")[2] for path in files if path.startswith("dev/")}
@@ -202,11 +202,11 @@ class FilesTests(SynchronousTestCase):
         self.assertEqual(iwarp[f"{_OWN}/ports/1/gids/0"], "0000:0000:0000:0000:0000:0000:0000:0001")
         shm = self.seen("shm")
         self.assertNotIn(f"{_OWN}/ports/1/gids/0", shm)
-        # As verbs have them: that of the GUID, and a loopback address.
-        for slot in range(2):
+        # As verbs have them: that of the GUID, and a loopback address, twice.
+        for slot in range(4):
             self.assertEqual(shm[f"{_OWN}/ports/1/gid_attrs/types/{slot}"], "RoCE v2")
             self.assertEqual(shm[f"{_OWN}/ports/1/gid_attrs/ndevs/{slot}"], "lo")
-        self.assertNotIn(f"{_OWN}/ports/1/gid_attrs/types/2", shm)
+        self.assertNotIn(f"{_OWN}/ports/1/gid_attrs/types/4", shm)
         ib = self.seen("ib")
         self.assertNotIn(f"{_OWN}/ports/1/gid_attrs/ndevs/0", ib)
         self.assertEqual(ib[f"{_OWN}/ports/1/gid_attrs/types/0"], "IB/RoCE v1")

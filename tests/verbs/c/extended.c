@@ -254,7 +254,7 @@ static void tables(void)
     IS(ibv_query_gid(context, 1, 0, &gid), 0);
     IS(ibv_query_gid_ex(context, 1, 0, &entry, 0), 0);
     IS(memcmp(&entry.gid, &gid, sizeof gid), 0);
-    IS(ibv_query_gid_table(context, entries, 300, 0), 2);
+    IS(ibv_query_gid_table(context, entries, 300, 0), 4);
     IS(memcmp(&entries[0].gid, &gid, sizeof gid), 0);
     IS(ibv_query_gid_table(context, entries, 0, 0), -EINVAL);
     IS(ibv_query_port(context, 1, &port), 0);
@@ -342,7 +342,7 @@ static void named(void)
 {
     struct ibv_device *device = context->device;
     struct ibv_device_attr attr;
-    struct ibv_gid_entry entries[2], entry;
+    struct ibv_gid_entry entries[4], entry;
     union ibv_gid gid, none = {{0}};
     int type = 9, index = ibv_get_device_index(device);
     char own[80];
@@ -363,16 +363,22 @@ static void named(void)
     IS(attr.fw_ver[0] != 0, 1);
     IS(ibv_query_gid(context, 1, 1, &gid), 0);
     IS(memcmp(&gid, &none, sizeof gid) != 0, 1);
-    IS(ibv_query_gid_table(context, entries, 1, 0), -EINVAL);
-    IS(ibv_query_gid_table(context, entries, 2, 0), 2);
+    IS(ibv_query_gid_table(context, entries, 3, 0), -EINVAL);
+    IS(ibv_query_gid_table(context, entries, 4, 0), 4);
+    /* Programs take slot 3 by default, where adapters have the IPv4 address by RoCE v2. */
+    for (int slot = 1; slot < 4; slot += 2) {
+        IS(memcmp(&entries[slot].gid, &gid, sizeof gid), 0);
+        IS(entries[slot].gid_index, slot);
+        IS(entries[slot].port_num, 1);
+        IS(entries[slot].gid_type, IBV_GID_TYPE_ROCE_V2);
+    }
+    IS(ibv_query_gid(context, 1, 3, &gid), 0);
     IS(memcmp(&entries[1].gid, &gid, sizeof gid), 0);
-    IS(entries[1].gid_index, 1);
-    IS(entries[1].port_num, 1);
-    IS(entries[1].gid_type, IBV_GID_TYPE_ROCE_V2);
+    IS(ibv_query_gid_ex(context, 1, 3, &entry, 0), 0);
     /* The GIDs of addresses are those of every process. */
-    IS(ibv_query_gid(context, 1, 2, &gid), 0);
+    IS(ibv_query_gid(context, 1, 4, &gid), 0);
     IS(memcmp(&gid, &none, sizeof gid), 0);
-    IS(ibv_query_gid_ex(context, 1, 2, &entry, 0), ENODATA);
+    IS(ibv_query_gid_ex(context, 1, 4, &entry, 0), ENODATA);
     IS(ibv_query_gid_type(context, 1, 0, &type), 0);
     IS(type, 1);
     IS(ibv_query_pkey(context, 1, 0, &pkey), 0);

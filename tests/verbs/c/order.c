@@ -333,7 +333,7 @@ static void places(void)
     IS(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN
                      | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER), EINVAL);
     IS(qp->state, IBV_QPS_INIT);
-    for (int slot = 0; slot < 2; slot++) {
+    for (int slot = 0; slot < 4; slot++) {
         address.grh.sgid_index = slot;
         handle = MADE(ibv_create_ah(pd, &address));
         IS(ibv_destroy_ah(handle), 0);

@@ -130,7 +130,7 @@ class Traits(Shown):
     @ivar nodeType: of its HCAs; it follows from the transport.
     @ivar hasAddress: whether an HCA has an IP address of its own, which no other HCA has.
     @ivar gidSlots: how many slots of the GID table an HCA fills itself: with an IP address of its own, or
-        with the GID of its GUID and a loopback address.
+        with the GID of its GUID and a loopback address, in turn.
     @ivar completion: what a successful request has done.
     @ivar joinsWildcards: whether programs that listen on all devices listen on those that were added; else
         they are used by name alone.
@@ -166,15 +166,16 @@ class Traits(Shown):
 
 
 #: Between processes of one host, by records.
-LOCAL = Traits(peers=Peers.PROCESSES, proof=Proof.DIRECTORY, gidSlots=2)
+LOCAL = Traits(peers=Peers.PROCESSES, proof=Proof.DIRECTORY, gidSlots=4)
 #: The same through shared memory.
 SHARED = evolve(LOCAL, zeroCopy=True, inRunDirectory=True)
 #: Between ports of a subnet, by records that travel as those of C{SHARED}.  A port that listens everywhere
 #: has the host's IP addresses, which a subnet does not know.
 SUBNET = evolve(SHARED, peers=Peers.SUBNET, linkLayer=LinkLayer.INFINIBAND, gidSlots=1, joinsWildcards=False)
-#: Between hosts, by packets.  Programs name slot 1 of the GID table: rxe has the link-local address in slot 0
-#: and the IPv4 address there, and adapters an address twice, by RoCE v1 and by v2.  Two equal slots are ours.
-ROUTED = Traits(peers=Peers.ADDRESSES, proof=Proof.ANSWER, packets=True, gidSlots=2)
+#: Between hosts, by packets.  Programs name slot 1 or 3 of the GID table: rxe has the link-local address in
+#: slot 0 and the IPv4 address in 1; adapters have each twice, by RoCE v1 and by v2, so that the IPv4 address
+#: by v2 is in 3.  Four equal slots are ours.
+ROUTED = Traits(peers=Peers.ADDRESSES, proof=Proof.ANSWER, packets=True, gidSlots=4)
 #: Of C{enum ibv_wr_opcode}: what RFC 5040 has, and the two that stay on this side (LOCAL_INV, BIND_MW).
 _RDMA_WRITE, _SEND, _RDMA_READ, _LOCAL_INV, _BIND_MW, _SEND_WITH_INV = 0, 2, 4, 7, 8, 9
 _OF_RFC_5040 = frozenset((_RDMA_WRITE, _SEND, _RDMA_READ, _LOCAL_INV, _BIND_MW, _SEND_WITH_INV))

@@ -148,8 +148,9 @@ class ProcessResolution(Resolution):
 
     def gids(self) -> list[str]:
         # IBTA vol. 1 annex A17: one entry per IP address of the host.  Read when asked for, as they come and
-        # go.
-        return [*super().gids(), normalise(gidText(loopbackGID(self.guid))), *localAddresses()]
+        # go.  Programs name slot 3 as well as 1: see traits.py.
+        own = [*super().gids(), normalise(gidText(loopbackGID(self.guid)))]
+        return [*own, *own, *localAddresses()]
 
     def sourceFor(self, address: str) -> str:
         # As over TCP: programs tell their peers apart by it.

@@ -236,7 +236,8 @@ def isUsable(context: verbs.Context, index: int) -> bool:
     # Programs such as perftest choose the GID of an IPv4 address if there is one.  Between processes of a
     # host these are everybody's: queue pairs find each other by the two that are made of the GUID.
     assert context.name is not None
-    return index < 2 or traitsOf(context.name).peers is not Peers.PROCESSES
+    traits = traitsOf(context.name)
+    return index < traits.gidSlots or traits.peers is not Peers.PROCESSES
 
 
 @handler
