@@ -163,17 +163,18 @@ class StreamTests(SynchronousTestCase):
 
     def test_wraps(self) -> None:
         """
-        What goes over the end of the send buffer has two pieces, what ends there one.
+        What goes over the end of the send buffer has two pieces, what ends there and what follows one.
         """
-        other = Side(0x40000, 4 * BUFFER)
+        other = Side(0x40000, 6 * BUFFER)
         one = Side(0x10000)
         one.stream.connect(other.stream.greeting(), one.targets)
         pieces = []
-        for count in (BUFFER - 100, 150, BUFFER - 50):
+        for count in (BUFFER - 100, 150, BUFFER - 50, 10):
             write = one.stream.write(count)
             one.stream.completed(write.message, True)
             pieces.append(write.pieces)
-        self.assertEqual(pieces, [((0, BUFFER - 100),), ((BUFFER - 100, 100), (0, 50)), ((50, BUFFER - 50),)])
+        over = (BUFFER - 100, 100), (0, 50)
+        self.assertEqual(pieces, [((0, BUFFER - 100),), over, ((50, BUFFER - 50),), ((0, 10),)])
 
     def test_badGreetings(self) -> None:
         """
