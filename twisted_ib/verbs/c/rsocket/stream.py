@@ -59,8 +59,9 @@ _CONTROL_BYTES = MAP_BYTES * CONTROL_REQUESTS
 #: Offsets of mapped memory have 64 bits, and C's a sign; lengths 32.
 _OFFSET_MASK, _MOST_MAPPED = (1 << 64) - 1, (1 << 32) - 1
 _RETRIES = 7
-#: All that they need is the identifier 0, which no message is.
-_RECEIVE = ReceiveRequest(0)
+#: All that they need is the identifier 0, which no message is; so many that messages have taken are posted
+#: together, or before the peer hears that it may send more.
+_RECEIVE, _RECEIVES = ReceiveRequest(0), 16
 #: Seconds that a socket which is closed or shut down waits for its peer to take what was written.  A peer
 #: that has no receives posted is asked for ever, since seven retries mean that.
 LINGER_SECONDS = 60.0
@@ -117,7 +118,7 @@ class RSocket:
         self._backlog = 0
         self._stream: Stream | None = None
         self._messages: Messages | None = None
-        self._controls = 0
+        self._controls, self._unposted = 0, DEPTH
 
     # -- addresses
 
@@ -272,11 +273,11 @@ class RSocket:
         shown = self._receiving.shown(), self._targets.shown()
         requests = DEPTH // 2 if isSent else DEPTH
         self._stream = stream = Stream(*shown, self.sendBytes, maps=self.maps, requests=requests)
-        self._receive(DEPTH)
+        self._receive()
         return stream
 
-    def _receive(self, count: int) -> None:
-        messages = self._messages
+    def _receive(self) -> None:
+        messages, count, self._unposted = self._messages, self._unposted, 0
         self._work.postReceives([_RECEIVE] * count if messages is None else messages.receives(count))
 
     def _greeted(self, data: bytes) -> None:
@@ -325,7 +326,9 @@ class RSocket:
         if received or not hadRoom or stream.isOver:
             self.edges += 1
         if received and not stream.isOver:
-            self._receive(received)
+            self._unposted += received
+            if self._unposted >= _RECEIVES:
+                self._receive()
 
     def _post(self, *writes: Write) -> None:
         requester, messages = self._work.requester, self._messages
@@ -340,6 +343,8 @@ class RSocket:
                     (PostedWriteImmediate(message, message, payload, length, each.address, each.key),)
                 )
                 continue
+            if self._unposted:
+                self._receive()
             if messages is not None and not pieces and not each.content:
                 requester.enqueue(messages.sent(each))
                 continue
