@@ -147,8 +147,8 @@ class RequestTests(PairTestCase):
             ask(), self.settle()
             found[name] = called(ask, PACKAGE).total()
             self.settle()
-        recorded = {"send": 18, "sendRegistered": 31, "rdmaRead": 49, "rdmaRead into": 40}
-        mayOnlyFall(self, found, {**recorded, "rdmaWrite": 43, "rdmaWrite from": 31, "fetchAdd": 50})
+        recorded = {"send": 17, "sendRegistered": 30, "rdmaRead": 48, "rdmaRead into": 39}
+        mayOnlyFall(self, found, {**recorded, "rdmaWrite": 42, "rdmaWrite from": 30, "fetchAdd": 49})
 
 
 class SharedEnd(End):

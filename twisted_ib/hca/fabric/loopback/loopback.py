@@ -68,7 +68,7 @@ class LoopbackPath(RecordPath):
         self._tail = self._head = self._acknowledged = self._owedEnd = 0
         self._room = _ROOM
         self.closed = False
-        self._hasThread = getattr(fabric.owner, "thread", True)
+        self._hasThread = bool(getattr(fabric.owner, "thread", True))
 
     # -- down
 
@@ -126,7 +126,7 @@ class LoopbackPath(RecordPath):
         finally:
             self.busy = False
         if n and not self._hasThread:
-            twin = self.twin
+            twin: LoopbackPath | None = self.twin
             # Verbs end a round once there is a completion: the sender's, which is here, too, comes with it.
             if twin is not None and twin.unacknowledged and not twin._queue:
                 n += twin.progress(0)

@@ -416,7 +416,7 @@ class RingPath(HostPath):
         finally:
             self.busy = False
         if self._beyond and self.consumed:
-            twin = self.twin
+            twin: RingPath | None = self.twin
             # Verbs end a round once there is a completion: the sender's, which is here, too, comes with it.
             if twin is not None and twin.unacknowledged and twin._head == self._tail and not twin.asleep:
                 n += twin.progress(0)
