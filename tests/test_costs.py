@@ -688,8 +688,8 @@ class WorkRequestBytecodeTests(WorkRequestTests):
     The same in bytecodes.
     """
 
-    send = 835, 849, 205, 205
-    write = 928, 933, 205
+    send = 834, 836, 205, 205
+    write = 927, 920, 205
 
     def count(self, *steps: Any) -> tuple[int, ...]:
         """

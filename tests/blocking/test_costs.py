@@ -222,7 +222,7 @@ class CostTests(BlockingTestCase):
         self.stopTime()
         # A timer may be due within one.
         found = min(steps(partial(self.send, one, other))["bytecodes"] for _ in range(3)) // MESSAGES
-        mayOnlyFall(self, {"message": found}, {"message": 1401})
+        mayOnlyFall(self, {"message": found}, {"message": 1400})
 
     def test_calls(self) -> None:
         """

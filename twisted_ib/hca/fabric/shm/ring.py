@@ -404,8 +404,8 @@ class RingPath(HostPath):
         try:
             if tail == head:
                 self.consumed = False
-                n += self._acknowledge()
-            elif self.unacknowledged:
+                return n + self._acknowledge()
+            if self.unacknowledged:
                 self.consumed = True
                 n += self._precede(head) + self._drain(head, tail, budget)
                 if self.unacknowledged:
@@ -415,7 +415,7 @@ class RingPath(HostPath):
                 n += self._drain(head, tail, budget)
         finally:
             self.busy = False
-        if self._beyond and self.consumed:
+        if self._beyond:
             twin: RingPath | None = self.twin
             # Verbs end a round once there is a completion: the sender's, which is here, too, comes with it.
             if twin is not None and twin.unacknowledged and twin._head == self._tail and not twin.asleep:
@@ -431,11 +431,8 @@ class RingPath(HostPath):
             if head == tail:
                 return 1
         mask = self._mask
-        peer = self._peerCells
-        cells = self._cells
-        source = self._peerMap
-        get = self.taker
-        waiting = self.waiting
+        peer, cells, source = self._peerCells, self._cells, self._peerMap
+        get, waiting = self.taker, self.waiting
         n, enough, end = 0, head + self._lap, head  # No more than the ring holds once.
         length: int
         word: int
@@ -660,7 +657,8 @@ class RingPath(HostPath):
     def ring(self) -> bool:
         if self._broken is not None:
             raise self._broken
-        posted, self.bell = self.bell, False
+        posted = self.bell
+        self.bell = False
         peer = self._peerCells
         sleep = peer[SLEEP]
         # One system call for each sleep of the peer, however many batches it sleeps through.
