@@ -32,8 +32,8 @@ class CallTests(VerbsTestCase):
     One call each, of 64 bytes with one element; both ends are on one HCA.
     """
 
-    #: Of a signalled request, of a receive; of polling for two completions that are there, which puts those of
-    #: the other end into its ring, too, for those, and for none.
+    #: Of a signalled request, of a receive; of polling for two completions that are there, which puts those
+    #: of the other end into its ring, too, for those, and for none.
     recorded = {"post_send": 12, "post_recv": 6, "poll_cq, other": 7, "poll_cq": 6, "poll_cq, none": 9}
     #: Of taking an event that is there.
     events = 27
