@@ -1,5 +1,5 @@
 """
-The steps of C{.ci/run}: 28 minutes on two quiet cores.
+The steps of C{.ci/run}: 29 minutes on two quiet cores.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ PURE = (
     *("tests.subnet.network", "tests.subnet.sa", "tests.subnet.sm", "tests.subnet.sma"),
     "tests.hca.fabric.iwarp.protocol",
 )
+#: Tests of what depends on an interpreter's threads, modules and descriptors, for the newest one: a minute.
+NEWEST = ("tests.aio", "tests.blocking", "tests.drive", "tests.tools.run")
 
 _COMPILES = """
 import os, shutil, sys, sysconfig
@@ -144,8 +146,9 @@ def otherPythons(run: Run, wheel: Path) -> None:
         path, pinned = found[version], oldest() if version == next(iter(found)) else []
         python = parts.environment(run, version, path, pinned)
         if python is not None:
-            command = [str(python), "-m", "twisted.trial", "-j2", *PURE]
-            run.tests(f"Python {version}: protocols", 900, command, python.parents[2], python)
+            names = PURE if version != list(found)[-1] else (*PURE, *NEWEST)
+            command = [str(python), "-m", "twisted.trial", "-j2", *names]
+            run.tests(f"Python {version}: sample", 900, command, python.parents[2], python)
         script = f"'{path}' -m venv clean && clean/bin/pip install -q '{wheel}'/*.whl && clean/bin/ib-demo"
         run.check(f"Python {version}: wheel", 600, shell(script), run.folder / version, attempts=2)
 
