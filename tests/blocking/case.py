@@ -20,14 +20,8 @@ from twisted_ib import socket as offloading
 from twisted_ib.blocking import loop as module
 from twisted_ib.blocking.descriptors import Offloaded
 from twisted_ib.blocking.loop import BlockingLoop
-from twisted_ib.configuration.words import SDP
-from twisted_ib.switch.switch import Switch
 
 LOOPBACK = "127.0.0.1"
-
-
-def _seconds(switch: Switch, verdict: str, timeout: float | None) -> float | None:
-    return None if verdict == SDP else (timeout or HANG_SECONDS) / 3
 
 
 class BlockingTestCase(SynchronousTestCase):
@@ -53,8 +47,6 @@ class BlockingTestCase(SynchronousTestCase):
             os.environ.pop(name, None)
         # On one CPU blocking sockets stay TCP.
         self.patch(os, "sched_getaffinity", lambda _: {0, 1})
-        # However busy the machine is: a third of the timeout, as attempts with a short one have.
-        self.patch(Switch, "seconds", _seconds)
         # Connections whose descriptors a test has left are not the next one's.
         self.addCleanup(self._forgetParts)
         self.loop = BlockingLoop()

@@ -30,6 +30,7 @@ from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.drive import process as processes
 from twisted_ib.switch.offload import Offload, _SwitchedAttempt
 from twisted_ib.switch.reason import kept, outcomes
+from twisted_ib.switch.switch import Switch
 
 #: A server whose child serves what it listens on; it prints its port, and ends with its input.
 _PREFORK = """
@@ -381,6 +382,8 @@ class ListenerTests(BlockingTestCase):
         # Nobody has it.
         self.patch(_SwitchedAttempt, "pathReady", lambda attempt, path: listener.sdp.withdraw())
         self.patch(Offload, "stands", looking)
+        # However late its second look is.
+        self.patch(Switch, "seconds", lambda *_: HANG_SECONDS / 3)
         return listener, looks
 
     def test_unanswered(self) -> None:
