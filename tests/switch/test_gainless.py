@@ -12,6 +12,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
+from twisted_ib.reactor.driven import LEARN_TURNS_ASLEEP
 from twisted_ib.switch import gainless
 from twisted_ib.switch.gainless import (
     ASLEEP_MESSAGES,
@@ -347,6 +348,13 @@ class LookTests(SynchronousTestCase):
         self.look(ASLEEP_MESSAGES_SOON - 1, ASLEEP_MESSAGES_SOON - 1, end=1)
         self.assertEqual(self.look(1, 1), [])
         self.assertEqual(self.look(ASLEEP_MESSAGES_SOON, ASLEEP_MESSAGES_SOON), self.ends[:1])
+
+    def test_firstLook(self) -> None:
+        """
+        A program that sleeps for each message moves at its first look, some of whose turns its connect takes.
+        """
+        known = LEARN_TURNS_ASLEEP - 4
+        self.assertEqual(self.look(known, known), self.ends[:1])
 
     def test_begins(self) -> None:
         """

@@ -45,9 +45,10 @@ _TLS: Final = Fallback("tls", "blocking TLS: SDP gains nothing here")
 LEARN_QUEUE_PAIRS: Final = 256
 #: Messages that a device, and one of its connections, has received or sent, at least, before that is judged;
 #: and before it is if half of them have ended a sleep.  A program that always sleeps is slower than over TCP
-#: until then; one that polls has six in vain until it sleeps.
+#: until then; one that polls has six in vain until it sleeps.  Fewer than the turns of the first look (of
+#: L{twisted_ib.reactor.driven}), some of which a connect takes: it would be the second one that sees enough.
 ASLEEP_MESSAGES: Final = 128
-ASLEEP_MESSAGES_SOON: Final = 32
+ASLEEP_MESSAGES_SOON: Final = 24
 ASLEEP_SHARE_SOON: Final = 2
 #: A connection gains nothing if more than one message in so many has ended a sleep: as measured between two
 #: processes, what such a one costs beyond TCP's is several times what one saves that polling finds.
