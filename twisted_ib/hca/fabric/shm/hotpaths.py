@@ -187,11 +187,15 @@ class HotPaths(Fabric):
         return False
 
     def published(self) -> int:
-        n = len(self.hot) + len(self._asleep)
+        hot, asleep, n = self.hot, self._asleep, 0
         # Among many peers one or the other is always about to answer: nothing is to be learned.
-        if n > PEERS:
+        if len(hot) + len(asleep) > PEERS:
             return 0
-        return sum([path.published() for paths in (self.hot, self._asleep) for path in paths])
+        for path in hot:
+            n += path.published()
+        for path in asleep:
+            n += path.published()
+        return n
 
     def arm(self) -> bool:
         if self._brokenPaths:
