@@ -234,10 +234,10 @@ def isUsable(context: verbs.Context, index: int) -> bool:
     @return: whether queue pairs of other processes can be reached by the GID there.
     """
     # Programs such as perftest choose the GID of an IPv4 address if there is one.  Between processes of a
-    # host these are everybody's: queue pairs find each other by the two that are made of the GUID.
+    # host these are everybody's: queue pairs find each other by the two that are made of the GUID, which are
+    # there twice.
     assert context.name is not None
-    traits = traitsOf(context.name)
-    return index < traits.gidSlots or traits.peers is not Peers.PROCESSES
+    return index < 4 or traitsOf(context.name).peers is not Peers.PROCESSES
 
 
 @handler
