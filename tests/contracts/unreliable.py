@@ -15,9 +15,11 @@ from twisted_ib.errors import ResourceLimitError, SharedGIDError
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.queues.completion import WCStatus
-from twisted_ib.hca.queues.requests import Destination, SendOpcode
+from twisted_ib.hca.queues.requests import Destination, SendFlags, SendOpcode
 from twisted_ib.hca.services import unreliable
 from twisted_ib.hca.services.address import AddressVector
+from twisted_ib.hca.services.operations.send import PostedSend
+from twisted_ib.hca.services.operations.write import PostedWrite
 from twisted_ib.hca.wire.grh import GRH_BYTES, guidGID, route
 
 SEND, WRITE, WRITE_IMM = SendOpcode.SEND, SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM
@@ -139,6 +141,23 @@ class UnreliableContract:
         settle(one.device)
         self.assertEqual((one.statuses(), one.qp.state), ([(1, OK)], QPState.RTS))
         self.assertEqual(one.device.counters["messages_lost"], 1)
+
+    def test_plainPeerDies(self: Any) -> None:
+        """
+        Nor is it by a SEND and a WRITE that are posted without a request, though one has arrived before.
+        """
+        one, two = self.sides()
+        two.receive(1, piece(two.register(10)))
+        requester, signaled = one.qp.work.requester, int(SendFlags.SIGNALED)
+        requester.enqueueSends((PostedSend(1, signaled, 0, 3, 0, b"one"),))
+        settle(one.device, two.device)
+        two.device.close()
+        settle(one.device)
+        requester.enqueueSends((PostedSend(2, signaled, 0, 3, 0, b"two"),))
+        requester.enqueueSends((PostedWrite(3, signaled, 0, 3, 0, b"two", (1, 2)),))
+        settle(one.device)
+        self.assertEqual((one.statuses(), one.qp.state), ([(1, OK), (2, OK), (3, OK)], QPState.RTS))
+        self.assertEqual(one.device.counters["messages_lost"], 2)
 
     def test_notFound(self: Any) -> None:
         """

@@ -105,7 +105,7 @@ class UnreliableRequester(Requester):
 
     def pathLost(self) -> None:
         # Whatever is on its way completes, as it may have arrived or not.
-        self._gone, self._waiting = True, False
+        self._gone, self._waiting, self._isExpected = True, False, False
         for operation in self.onTheWay:
             operation.position = 0
         self.pump()
