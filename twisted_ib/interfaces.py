@@ -20,7 +20,7 @@ class IReactorCompletionChannels(Interface):
     A reactor that polls devices between its other work, not only when their descriptors are readable.
     """
 
-    isDriven = Attribute(
+    isDriven: bool = Attribute(
         "Whether threads drive it when they block, so that its transports are sockets of theirs."
     )
 
