@@ -96,7 +96,7 @@ class AttributeTests(SynchronousTestCase):
         The port is active, addressed by GIDs, and its MTU is that of a datagram.
         """
         port = portAttributes(Port())
-        self.assertEqual(port["gid_tbl_len"], limits.LOCAL_ADDRESSES + 2)
+        self.assertEqual(port["gid_tbl_len"], limits.LOCAL_ADDRESSES + 4)
         self.assertEqual(
             [
                 portAttributes(Port(counters={"qkey_violations": n}))["qkey_viol_cntr"]

@@ -25,8 +25,8 @@ VENDOR_ID = 0xFFFFFF
 FIRMWARE_VERSION = "0.1.0"
 #: The number of the only port; ports count from 1 (IBTA vol. 1 14.2.5.6).
 PORT = 1
-#: Entries of the GID table: the GUID's GID, its loopback address, and the host's; some are empty.
-GIDS = limits.LOCAL_ADDRESSES + 2
+#: Entries of the GID table: those that an HCA fills itself, and the host's addresses; some are empty.
+GIDS = LOCAL.gidSlots + limits.LOCAL_ADDRESSES
 #: Completion vectors; one, as all events are delivered in one thread.
 COMPLETION_VECTORS = 1
 
