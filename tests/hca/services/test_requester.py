@@ -5,6 +5,9 @@ L{twisted_ib.hca.services.work}.
 
 from __future__ import annotations
 
+from typing import Any
+from unittest import mock
+
 from tests.hca.queues.keyed_cases import RequesterTestCase
 from tests.hca.queues.keyed_pair import Pair, piece
 from twisted_ib import limits
@@ -16,6 +19,7 @@ from twisted_ib.hca.queues.receives import SGE
 from twisted_ib.hca.queues.requests import Capabilities, SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.services.operations import message
 from twisted_ib.hca.services.operations.rows import OPERATIONS
+from twisted_ib.hca.services.operations.send import PostedSend
 from twisted_ib.hca.wire.headers import IMMEDIATE, INVALIDATE, REFERENCE, RETH
 
 SEND, SEND_IMM, SEND_INV = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM, SendOpcode.SEND_WITH_INV
@@ -512,6 +516,33 @@ class CompletionTests(RequesterTestCase):
         self.assertEqual(len(self.a.path.waiting), 1)
         self.p.settle()
         self.assertEqual(self.a.statuses(), [(id, OK) for id in range(50)])
+
+    def test_interrupted(self) -> None:
+        """
+        What a signal's handler interrupts once it is in the medium is done before what is posted next: it is
+        sent twice rather than never.
+        """
+        self.receives(4)
+
+        def post(id: int) -> None:
+            content = bytes((id,))
+            self.a.work.requester.enqueueSends((PostedSend(id, int(SendFlags.SIGNALED), 0, 1, 0, content),))
+
+        post(1)
+        self.p.settle()
+        path = self.a.path
+        former = path.post
+
+        def interrupted(*arguments: Any) -> bool:
+            former(*arguments)
+            raise KeyboardInterrupt
+
+        with mock.patch.object(path, "post", interrupted):
+            self.assertRaises(KeyboardInterrupt, post, 2)
+        post(3)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(id, OK) for id in (1, 2, 3)])
+        self.assertEqual((len(self.b.received()), bytes(self.target.view[:1])), (4, bytes((3,))))
 
     def test_fullCompletionQueue(self) -> None:
         """

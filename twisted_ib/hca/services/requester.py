@@ -202,13 +202,17 @@ class Requester(SendQueue):
                 self._unsent.append(operation)
                 self._wait(path)
                 return
+            work.recordsSent += 1
+            path.track((operation.position, self))
         except MemoryAccessError:
             operation.status = WCStatus.LOC_PROT_ERR
             self.onTheWay.append(operation)
             self._complete()
             return
-        work.recordsSent += 1
-        path.track((operation.position, self))
+        except BaseException:
+            # A signal's handler raised, and perhaps it is sent: rather twice than never.
+            self._unsent.append(operation)
+            raise
         self.onTheWay.append(operation)
 
     def _publishSends(self, work: WorkQueues) -> None:
