@@ -233,25 +233,56 @@ class RSocketTests(RSocketTestCase):
         for name, count in found.items():
             self.assertLessEqual(count, MOST_BYTECODES[name])
 
+    def standing(self, socket: RSocket) -> int:
+        """
+        How many receives of a socket are posted.
+        """
+        work = socket._work
+        return work.capabilities.receives - work.responder.room()
+
     def test_receives(self) -> None:
         """
-        Receives are posted together, but all of them before the peer is told that it may send more.
+        Receives are posted together, and there are always as many as the peer may send messages.
         """
         active, passive = self.pair()
         assert active._stream is not None
-        target = memoryview(bytearray(DEPTH))
+        target, found = memoryview(bytearray(DEPTH)), []
         with hub:
             for count in range(DEPTH // 2 + 3):
                 active.write(memoryview(b"o"))
                 while passive.waiting <= count:
                     hub._attended = 0.0
                     passive.look()
+                found.append(self.standing(passive))
                 active.look()
             before = active._stream._credits
-            self.assertTrue(passive._unposted)
-            self.assertEqual((passive.read(target), passive._unposted), (DEPTH // 2 + 3, 0))
+            self.assertEqual(passive.read(target), DEPTH // 2 + 3)
             active.look()
         self.assertEqual(active._stream._credits - before, DEPTH // 2 + 3)
+        self.assertEqual(sorted(set(found)), list(range(401, 417)))
+
+    def test_creditsTakeReceives(self) -> None:
+        """
+        Messages of credits, which use none, take receives: a peer that keeps to its credits finds one for
+        each message nevertheless.
+        """
+        active, passive = self.pair()
+        piece, octet = memoryview(bytearray(BUFFER // 2)), memoryview(b"o")
+        counters = active.cmid.device.statistics
+        with hub:
+            while active._unposted < 15:
+                active.write(piece)
+                hub._attended = 0.0
+                passive.look()
+                passive.read(piece)
+                active.look()
+            self.assertEqual(self.standing(active), 401)
+            done = 0
+            while done < 384 and not counters()["rcvd_rnr_err"]:
+                done += passive.write(octet)
+                hub._attended = 0.0
+                passive.look()
+        self.assertEqual((done, counters()["rcvd_rnr_err"]), (384, 0))
 
     def test_earlyData(self) -> None:
         """

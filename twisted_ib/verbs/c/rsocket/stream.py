@@ -60,8 +60,10 @@ _CONTROL_BYTES = MAP_BYTES * CONTROL_REQUESTS
 _OFFSET_MASK, _MOST_MAPPED = (1 << 64) - 1, (1 << 32) - 1
 _RETRIES = 7
 #: All that they need is the identifier 0, which no message is; so many that messages have taken are posted
-#: together, or before the peer hears that it may send more.
+#: together.  As many more are for messages that use no credit: of credits two for halves of the buffer and
+#: two for messages that were read, as no more is outstanding, and of the end.
 _RECEIVE, _RECEIVES = ReceiveRequest(0), 16
+_POSTED = DEPTH + 2 * _RECEIVES
 #: Seconds that a socket which is closed or shut down waits for its peer to take what was written.  A peer
 #: that has no receives posted is asked for ever, since seven retries mean that.
 LINGER_SECONDS = 60.0
@@ -118,7 +120,7 @@ class RSocket:
         self._backlog = 0
         self._stream: Stream | None = None
         self._messages: Messages | None = None
-        self._controls, self._unposted = 0, DEPTH
+        self._controls, self._unposted = 0, _POSTED
 
     # -- addresses
 
@@ -258,15 +260,15 @@ class RSocket:
     def _start(self) -> Stream:
         cmid = self.cmid
         assert cmid.context is not None
-        self._cq = cq = CQ(cmid.context, 2 * DEPTH)
+        self._cq = cq = CQ(cmid.context, DEPTH + _POSTED)
         # RFC 5040 has no immediate data: messages are sent.
         isSent = cmid.device.traits.transport is TransportType.IWARP
-        cap = QPCap(DEPTH, DEPTH, TARGETS, 1, MESSAGE_BYTES if isSent else 0)
+        cap = QPCap(DEPTH, _POSTED, TARGETS, 1, MESSAGE_BYTES if isSent else 0)
         cmid.create_qp(QPInitAttr(enums.IBV_QPT_RC, scq=cq, rcq=cq, cap=cap, sq_sig_all=not isSent))
         assert cmid.qp is not None
         self._work = cmid.qp._work
         if isSent:
-            self._messages = Messages(cmid, DEPTH)
+            self._messages = Messages(cmid, _POSTED)
         self._sending = Memory(cmid, self.sendBytes + _CONTROL_BYTES, 0)
         self._receiving = Memory(cmid, self.receiveBytes, _WRITABLE)
         self._targets = Memory(cmid, TARGETS * TARGET_BYTES + self.maps * MAP_BYTES, _WRITABLE)
@@ -343,8 +345,6 @@ class RSocket:
                     (PostedWriteImmediate(message, message, payload, length, each.address, each.key),)
                 )
                 continue
-            if self._unposted:
-                self._receive()
             if messages is not None and not pieces and not each.content:
                 requester.enqueue(messages.sent(each))
                 continue
