@@ -21,7 +21,8 @@ class IReactorCompletionChannels(Interface):
     """
 
     isDriven: bool = Attribute(
-        "Whether threads drive it when they block, so that its transports are sockets of theirs."
+        "Whether threads drive it when they block, so that its transports are sockets of theirs; it may be"
+        " left out where none do."
     )
 
     def addChannel(channel: Any) -> None:

@@ -123,8 +123,6 @@ class PollingReactor(HandReactor):
     @ivar channels: Whose.
     """
 
-    isDriven = False
-
     def __init__(self) -> None:
         """
         There are none.

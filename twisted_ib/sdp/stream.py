@@ -1050,7 +1050,7 @@ class Stream:
             self._ended()
         if self.attached:
             # A write draws a reset now: as over TCP sockets hear of it at once, others as they send on.
-            isSocket = self.channel.polled and self.channel.reactor.isDriven
+            isSocket = getattr(self.channel.reactor, "isDriven", False)
             self._later(StreamEndedError(text, 0 if isSocket else 1))
 
     def budgetExceeded(self) -> None:

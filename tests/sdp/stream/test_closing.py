@@ -390,6 +390,14 @@ class BehindTests(ClosingTestCase):
         self.assertEqual(self.ended(False).heard.calls, ["readLost", "ConnectionLost"])
 
 
+class PolledBehindTests(BehindTests):
+    """
+    The same where the reactor polls devices, and does not say whether threads drive it.
+    """
+
+    polled = True
+
+
 class ResetTests(ClosingTestCase):
     """
     The end that is not in order.
