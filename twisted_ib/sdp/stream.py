@@ -896,8 +896,8 @@ class Stream:
         # The queue pair has ended, and the application, which does not read, has written or closed.  As with
         # TCP that fails after a reset, and has no effect after an orderly close.
         loss = self.held[-1] if self.held else None
-        isUnheard = isinstance(loss, StreamEndedError) and (loss.unheard >= 0 or self.writing())
-        if isinstance(loss, Exception) and not isUnheard:
+        isHeard = not isinstance(loss, StreamEndedError) or (loss.unheard < 0 and not self.writing())
+        if isinstance(loss, Exception) and isHeard:
             self._broken(loss)
         else:
             # Or a close, with which the connection ends in order.
