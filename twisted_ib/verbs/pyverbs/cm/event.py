@@ -219,7 +219,7 @@ class CMEventChannel(VerbsObject):
         """
         Whether L{get_cm_event} would return at once.  Not in pyverbs.
         """
-        # Without the question which process this is, to the kernel: rsockets ask this at each step.
+        # Without the question which process this is, to the kernel.
         super()._check()
         return len(self._reports) > 0
 
