@@ -100,7 +100,7 @@ class Requester(SendQueue):
 
     def enqueueSends(self, sends: Sequence[PostedSend | PostedWrite]) -> None:
         """
-        Accept SENDs and WRITEs that fit.
+        Accept SENDs and WRITEs of one record each, shorter than C{PULL_LEAST} and not solicited.
 
         @raise QueuePairError: the queue is closed, or the state forbids it.
         @raise ResourceLimitError: the queue has not room for all.
@@ -278,9 +278,8 @@ class Requester(SendQueue):
             self._awaitPath(work)
             return False
         if self._resuming:
-            # The responder drops everything behind a refusal, as requests in the medium already
-            # would otherwise be executed before the refused one.  RESUME marks where the repeat
-            # begins.
+            # The responder drops everything behind a refusal, as requests in the medium already would
+            # otherwise be executed before the refused one.  RESUME marks where the repeat begins.
             if not path.post(RESUME << 24 | remote, b"", b"", 0):
                 self._wait(path)
                 return False
@@ -326,9 +325,8 @@ class Requester(SendQueue):
         path.wantSpace(self)
 
     def _awaitPath(self, work: WorkQueues) -> None:
-        # An unresolved peer looks like a silent one: the request fails when retry_cnt + 1 timeouts
-        # are over (IBTA vol. 1 9.7.6.1.3), as it would with packets; with timeout 0 it waits for
-        # ever.
+        # An unresolved peer looks like a silent one: the request fails when retry_cnt + 1 timeouts are over
+        # (IBTA vol. 1 9.7.6.1.3), as it would with packets; with timeout 0 it waits for ever.
         if self._timer is None:
             attributes = work.attributes
             seconds = ackSeconds(attributes.timeout)
@@ -403,8 +401,7 @@ class Requester(SendQueue):
             # A refusal of a request that was completed or flushed.
             return
         attributes = work.attributes
-        # The responder still owes responses to READs before it, and would cut those off by failing
-        # now.
+        # The responder still owes responses to READs before it, and would cut those off by failing now.
         if syndrome == LATER:
             work.count("completer_retry_err")
             self._repeat(operation, _LATER_SECONDS)

@@ -171,6 +171,8 @@ class RecordPath(Waiters):
     @ivar bell: Whether something was published that the peer has not been notified of.
     @ivar busy: Whether records are being delivered: L{progress} does nothing then.
     @ivar consumed: Whether the latest L{progress} may have read records, for which a peer without room waits.
+    @ivar isThreadless: Whether the device has no thread of its own, as those of verbs: whoever asks for
+        completions drives it, and L{progress} completes requests of a C{twin}, too, which it counts.
     @ivar absent: Numbers without a queue pair.  True: refused, and the requester has not resumed yet.  False:
         a stream has had it, to which messages may still be on the way.
     @ivar unacknowledged: All that L{track} was given, in order: C{track} is its C{append}.
@@ -190,6 +192,7 @@ class RecordPath(Waiters):
         "busy",
         "consumed",
         "fabric",
+        "isThreadless",
         "owed",
         "peer",
         "peerSocket",
@@ -212,6 +215,7 @@ class RecordPath(Waiters):
         self.absent: dict[int, bool] = {}
         self.requesters: dict[int, Any] = {}
         self.twin: Any = None
+        self.isThreadless = not getattr(getattr(fabric, "owner", None), "thread", True)
         self.scheduler: Any = None
         self.waiting: OrderedDict[Waiter, None] = OrderedDict()
         self.unacknowledged: deque[tuple[int, Acknowledged]] = deque()
@@ -314,7 +318,7 @@ class RecordPath(Waiters):
         Deliver what has arrived, resume waiters for room, complete requests that the peer has consumed.
 
         @param budget: How many records at most.
-        @return: How many records were consumed.
+        @return: How many records were consumed, waiters resumed and requests completed, of a twin, too.
         @raise RingError: the peer broke the layout.
         """
         raise NotImplementedError

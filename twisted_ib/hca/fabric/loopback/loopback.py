@@ -45,7 +45,6 @@ class LoopbackPath(RecordPath):
 
     __slots__ = (
         "_acknowledged",
-        "_hasThread",
         "_head",
         "_owedEnd",
         "_queue",
@@ -68,7 +67,6 @@ class LoopbackPath(RecordPath):
         self._tail = self._head = self._acknowledged = self._owedEnd = 0
         self._room = _ROOM
         self.closed = False
-        self._hasThread = bool(getattr(fabric.owner, "thread", True))
 
     # -- down
 
@@ -125,7 +123,7 @@ class LoopbackPath(RecordPath):
                 n += self.completeTo(self._acknowledged)
         finally:
             self.busy = False
-        if n and not self._hasThread:
+        if n and self.isThreadless:
             twin: LoopbackPath | None = self.twin
             # Verbs end a round once there is a completion: the sender's, which is here, too, comes with it.
             if twin is not None and twin.unacknowledged and not twin._queue:

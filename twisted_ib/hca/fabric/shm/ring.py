@@ -191,10 +191,9 @@ class RingPath(HostPath):
         self._tail = self._head = self._peerHead = 0
         # Positions that held no octets, of both rings.
         self._skipped = self._passed = 0
-        # Where a batch is interrupted, and how far behind that it goes on: on the devices of verbs, which
-        # have no thread of their own, short records may be delivered several at once: all but the first ask.
-        hasThread = getattr(fabric.owner, "thread", True)
-        self._lap, self._beyond = (ring, 0) if hasThread else (-1, ring + 1)
+        # Where a batch is interrupted, and how far behind that it goes on: without a thread short records may
+        # be delivered several at once: all but the first ask.
+        self._lap, self._beyond = (-1, ring + 1) if self.isThreadless else (ring, 0)
         self._target = NEVER
         self._bulkWaits = False
         self._broken: RingError | None = None
@@ -384,8 +383,8 @@ class RingPath(HostPath):
         Deliver what has arrived, resume waiters for room, complete requests that the peer has consumed.
 
         @param budget: How many records at most.
-        @return: How many records were consumed, waiters resumed and requests completed: 0 only if nothing
-            was called.
+        @return: How many records were consumed, waiters resumed and requests completed, of a twin, too: 0
+            only if nothing was called.
         @raise RingError: the peer broke the layout.
         """
         peer = self._peerCells
@@ -415,7 +414,7 @@ class RingPath(HostPath):
                 n += self._drain(head, tail, budget)
         finally:
             self.busy = False
-        if self._beyond:
+        if self.isThreadless:
             twin: RingPath | None = self.twin
             # Verbs end a round once there is a completion: the sender's, which is here, too, comes with it.
             if twin is not None and twin.unacknowledged and twin._head == self._tail and not twin.asleep:

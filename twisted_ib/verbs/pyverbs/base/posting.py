@@ -104,19 +104,22 @@ def windowBind(mw: Any, info: MWBindInfo, key: int | None) -> requests.WindowBin
 def postPlain(device: Any, work: Any, wr: SendWR) -> SendWR | None:
     """
     As L{postSend}, on a connection that has SEND and WRITE: nearly all requests are one of them, from one
-    short piece of memory, and need none of the core's.
+    short piece of memory, and need no request object of the core.
     """
     pieces, flags = wr._pieces, wr._send_flags
-    if len(pieces) == wr._num_sge == 1 and flags in _PLAIN and wr._sges is None and wr.bind_mw is None:
-        piece = pieces[0]
-        length, code, target = piece.length, wr._opcode, wr.target
-        if length >= PULL_LEAST:
-            pass
-        elif code == _SEND and target is None:
+    if (
+        len(pieces) == wr._num_sge == 1
+        and (length := (piece := pieces[0]).length) < PULL_LEAST
+        and flags in _PLAIN
+        and wr._sges is None
+        and wr.bind_mw is None
+    ):
+        code, target = wr._opcode, wr.target
+        if code == _SEND and target is None:
             send = PostedSend(wr._wr_id, flags, piece.address, length, piece.key, None)
             work.requester.enqueueSends((send,))
             return wr.next_wr
-        elif code == _WRITE and target.__class__ is RDMATarget:
+        if code == _WRITE and target.__class__ is RDMATarget:
             remote = target._remote_addr, target._rkey
             write = PostedWrite(wr._wr_id, flags, piece.address, length, piece.key, None, remote)
             work.requester.enqueueSends((write,))
