@@ -179,6 +179,7 @@ def _ofVerbs(device: str) -> Subject:
         program="verbs",
         workloads=_VERBS,
         family="verbs",
+        part="verbs/pyverbs",
     )
 
 

@@ -471,8 +471,9 @@ class MeasuringTests(SynchronousTestCase):
         self.assertEqual(subjectByName["zmq"].absence(), "zmq cannot be imported")
         tree = self.mktemp()
         os.makedirs(os.path.join(tree, "twisted_ib"))
-        older = subjectByName["queues"].ofTree(BEFORE, tree)
-        self.assertEqual(older.absence(), f"there is no twisted_ib/queues in {tree}")
+        for name, part in ("queues", "queues"), ("verbs-shm0", "verbs/pyverbs"):
+            older = subjectByName[name].ofTree(BEFORE, tree)
+            self.assertEqual(older.absence(), f"there is no twisted_ib/{part} in {tree}")
         self.assertEqual(subjectByName["rds-ib"].ofTree(BEFORE, tree).absence(), "")
 
     def test_otherTree(self):
