@@ -164,6 +164,14 @@ class Traits(Shown):
     def _hasAddress(self) -> bool:
         return self.peers is Peers.ADDRESSES
 
+    def isReached(self, slot: int) -> bool:
+        """
+        @param slot: of the GID table.
+        @return: whether an HCA is reached by the GID there: the host's addresses, which follow its own GIDs,
+            are those of all HCAs of the host's processes.
+        """
+        return slot < self.gidSlots or self.peers is not Peers.PROCESSES
+
 
 #: Between processes of one host, by records.
 LOCAL = Traits(peers=Peers.PROCESSES, proof=Proof.DIRECTORY, gidSlots=4)

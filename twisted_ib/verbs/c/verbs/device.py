@@ -13,7 +13,6 @@ from _twisted_ib_verbs import ffi
 
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.base import attributes
-from twisted_ib.hca.base.traits import Peers
 from twisted_ib.hca.device.registry import traitsOf
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c import attend
@@ -237,7 +236,7 @@ def isUsable(context: verbs.Context, index: int) -> bool:
     # host these are everybody's: queue pairs find each other by the two that are made of the GUID, which are
     # there twice.
     assert context.name is not None
-    return index < 4 or traitsOf(context.name).peers is not Peers.PROCESSES
+    return traitsOf(context.name).isReached(index)
 
 
 @handler
