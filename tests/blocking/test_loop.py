@@ -13,7 +13,7 @@ from socket import socketpair
 from subprocess import PIPE, Popen, run
 from threading import Event, get_ident
 from time import monotonic, sleep
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from attrs import evolve
 from twisted.python import threadable
@@ -31,6 +31,7 @@ from twisted_ib.drive.turn import Turn
 from twisted_ib.drive.waiter import DrivingLock, LockQueue
 from twisted_ib.hca.base.interfaces import ISharedMemoryPath
 from twisted_ib.hca.device.registry import addDevice, removeDevice
+from twisted_ib.reactor import driven
 
 
 class INowhere(Interface):
@@ -406,6 +407,67 @@ class LoopTests(BlockingTestCase):
         self.assertLess(len(woken), 150)
         idle.shutdown(2)
         first.result(HANG_SECONDS)
+
+    def test_restingDeputy(self) -> None:
+        """
+        What comes to a leader that has slept for long wakes no other thread.  The deputy rests meanwhile: an
+        alarm, which is set as the leader leaves, has it lead if nobody else does.
+        """
+        one, other = self.pair()
+        idle, giving = self.pair()
+        unix = socketpair()
+        for each in unix:
+            self.addCleanup(each.close)
+        taken: list[bytes] = []
+
+        def take() -> None:
+            while taken[-1:] != [b"z"]:
+                taken.append(one.recv(1))
+
+        taking = self.inThread(take)
+        waitUntil(lambda: self.loop.sleeping)
+        selecting = self.inThread(select.select, [idle, unix[0]], [], [])
+        waitUntil(lambda: self.loop.followers)
+        (deputy,) = self.loop.followers
+        other.sendall(b"a")
+        waitUntil(lambda: self.loop.sleeping and deputy.alarm >= 0)
+        woken: list[object] = []
+        wake = module.Waiter.wake
+        with self.loop:
+            # However busy the machine is.
+            deputy.grace = HANG_SECONDS
+            self.patch(module.Waiter, "wake", lambda waiter: (woken.append(waiter), wake(waiter)))
+        for count in range(2, 12):
+            other.sendall(b"x")
+            waitUntil(lambda count=count: len(taken) == count and self.loop.sleeping)
+        self.assertEqual(woken, [])
+        with self.loop:
+            deputy.grace = module.GRACE_SECONDS
+        other.sendall(b"z")
+        taking.result(HANG_SECONDS)
+        giving.sendall(b"g")
+        self.assertEqual(selecting.result(HANG_SECONDS), ([idle], [], []))
+        self.assertIsNot(self.loop.reactor.alarm, None)
+
+    def test_noAlarm(self) -> None:
+        """
+        Where there are no alarms, or others have closed the descriptor of this one, the leader wakes a
+        follower as it leaves.
+        """
+        reactor = self.loop.reactor
+        with self.loop:
+            self.assertGreaterEqual(reactor.setAlarm(0.0), 0)
+            alarm = reactor.alarm
+            assert alarm is not None
+            alarm.close()
+            self.assertEqual(reactor.setAlarm(0.0), -1)
+            self.assertIsNone(reactor.alarm)
+
+            def full(*_: object) -> NoReturn:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+            self.patch(driven, "Alarm", full)
+            self.assertEqual(reactor.setAlarm(0.0), -1)
 
     def test_noSleepBeforeCall(self) -> None:
         """

@@ -6,7 +6,8 @@ for is there. The others follow: each waits for its own wake-up, which the leade
 holds. When the leader leaves, a follower is the deputy: it leads if nobody else has led for
 L{GRACE_SECONDS}. So a thread that receives and sends in turns keeps leading, and is not woken by another one
 for each message. While others go on to lead, the deputy looks more and more seldom, up to
-L{GRACE_SECONDS_MOST}: a thread in C{accept} takes little from one that answers.
+L{GRACE_SECONDS_MOST}: a thread in C{accept} takes little from one that answers. While one of them sleeps it
+does not look; an alarm says when, which is set as the leader leaves.
 
 One lock protects reactor, devices and sockets; the leader releases it while it sleeps.
 """
@@ -83,8 +84,7 @@ class BlockingLoop:
         self.lockQueue = LockQueue()
         self.reactor = DrivenReactor(self)
         self.turn, self.switch = self.reactor.turn, self.reactor.switch
-        self.driven = self.reactor._loop
-        self.idling = self.reactor.idling
+        self.driven, self.idling = self.reactor._loop, self.reactor.idling
         self._idleReady: Callable[[], object] | None = None
         self.sleeping = self.forked = self.closed = self.inside = False
         self.orphans: deque[Callable[[], object]] = deque()
@@ -334,16 +334,17 @@ class BlockingLoop:
         self.reactor.rest.disarm(self.reactor._channels)
 
     def _left(self, goesOn: bool = False) -> None:
-        # If it goes on to wait, it is the deputy itself.
+        # If it goes on to wait, it is the deputy itself, unless there is one.
         self._leaves += 1
-        if self.followers and not goesOn and self._deputy is None:
-            self._appoint(self.followers[-1])
+        if self.followers and (self._deputy.alarm >= 0 if self._deputy else not goesOn):
+            self._appoint(self._deputy or self.followers[-1])
 
     def _appoint(self, waiter: Waiter) -> None:
         # The last: a thread that waits within a signal handler does not look at its earlier wait.
         self._deputy = waiter
         waiter.leaves = self._leaves
-        waiter.wake()
+        if waiter.alarm < 0 or self.reactor.setAlarm(waiter.grace) < 0:
+            waiter.wake()
 
     def idle(
         self,
@@ -424,7 +425,7 @@ class BlockingLoop:
         while True:
             seconds = None if deadline is None else max(0.0, deadline - monotonic())
             isDeputy = self._deputy is waiter
-            if isDeputy and (seconds is None or seconds > waiter.grace):
+            if isDeputy and waiter.alarm < 0 and (seconds is None or seconds > waiter.grace):
                 seconds = waiter.grace
             try:
                 woken = handlers.aside(self, isDeputy, waiter.sleep, seconds, kernel)
@@ -442,8 +443,9 @@ class BlockingLoop:
                 if not self.leader:
                     waiter.grace = GRACE_SECONDS
                     return None
-                # A leader that stays needs no deputy.
-                self._deputy = None
+                # A leader that stays needs no deputy, until it leaves: that is not to wake a thread.
+                waiter.alarm = -1 if kernel is None else self.reactor.setAlarm(0.0)
+                self._deputy = waiter if waiter.alarm >= 0 else None
             elif waiter.grace < GRACE_SECONDS_MOST:
                 # A thread that led meanwhile leads again when it waits again.
                 waiter.grace *= 2

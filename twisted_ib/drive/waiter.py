@@ -116,18 +116,20 @@ class Waiter(Follower):
     A thread that sleeps on a lock.
 
     @ivar bell: An event counter, if it waits for descriptors of the kernel too, else -1.
+    @ivar alarm: A descriptor that ends its next sleep, or this one, once it is to look as the deputy; -1 for
+        none.
     @ivar grace: Seconds after which it looks, as the deputy.
     @ivar leaves: How often leaders had left when the deputy last looked.
     """
 
-    __slots__ = ("bell", "grace", "leaves", "lock", "thread")
+    __slots__ = ("alarm", "bell", "grace", "leaves", "lock", "thread")
 
     def __init__(self, ready: Callable[[], object], grace: float) -> None:
         """
         @param ready: See the class; C{grace}, likewise.
         """
         super().__init__(ready)
-        self.bell, self.grace, self.leaves = -1, grace, 0
+        self.bell, self.alarm, self.grace, self.leaves = -1, -1, grace, 0
         self.thread = get_ident()
         self.lock = Lock()
         self.lock.acquire()
@@ -151,14 +153,22 @@ class Waiter(Follower):
         """
         Wait to be woken.
 
-        @return: False when the time is over.
+        @return: False when the time is over, or by the alarm alone.
         """
         if kernel is None:
             return self.lock.acquire(True, bounded(seconds))
-        found = kernel.poll(milliseconds(seconds))
-        if any(descriptor == self.bell for descriptor, _ in found):
+        alarm = self.alarm
+        if alarm >= 0:
+            kernel.register(alarm, select.POLLIN)
+        try:
+            found = [descriptor for descriptor, _ in kernel.poll(milliseconds(seconds))]
+        finally:
+            if alarm >= 0:
+                kernel.unregister(alarm)
+                self.alarm = -1
+        if self.bell in found:
             os.eventfd_read(self.bell)
-        return bool(found)
+        return found not in ([], [alarm])
 
 
 class TakenLock(Protocol):

@@ -18,6 +18,7 @@ from twisted.python.failure import Failure
 from twisted_ib.drive.sleeper import milliseconds
 from twisted_ib.drive.turn import Idle
 from twisted_ib.drive.waiter import DrivingLock, LockQueue, endWaits, handlers
+from twisted_ib.hca.host.libc import Alarm
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.reactor.loop import EPOLL_EVERY, progress
 
@@ -84,6 +85,9 @@ class DrivenReactor(IBReactor):
         self.kernelFound: tuple[select.poll, list[tuple[int, int]]] | None = None
         #: The epoll object's, which is readable when a turn has something to do.
         self.descriptor = self._poller.fileno()
+        #: Ends the sleep of the threads' deputy once nobody has led for long enough; while the leader sleeps
+        #: it is not set.
+        self.alarm: Alarm | None = None
         #: Whether nobody drives them, nor need.
         self.idling = Idle(self, (self.descriptor, select.POLLIN), drivers.leftIdle)
         # Calls of callWhenRunning() need no run() to wait for.
@@ -238,6 +242,8 @@ class DrivenReactor(IBReactor):
         # Sleep in a call, which takes the time first, without the lock.
         drivers = self.drivers
         drivers.sleeping, drivers.busy = True, 0
+        if self.alarm is not None and self.alarm.isSet:
+            self.alarm.set(0.0)
         if drivers.orphans:
             # Abandoned before that: there is no wake-up for it.
             limit = 0.0
@@ -247,6 +253,21 @@ class DrivenReactor(IBReactor):
             drivers.sleeping = False
             if drivers.owner != get_ident():
                 drivers.own()
+
+    def setAlarm(self, seconds: float) -> int:
+        """
+        @param seconds: From now; 0 for never.
+        @return: The descriptor of L{alarm}; -1 if there is none.
+        """
+        try:
+            alarm = self.alarm = self.alarm or Alarm()
+        except OSError:
+            return -1
+        if alarm.set(seconds):
+            return alarm.descriptor
+        # Another file's, of a program that closes what it does not know.
+        self.alarm = None
+        return -1
 
     def leave(self) -> None:
         """
@@ -261,3 +282,6 @@ class DrivenReactor(IBReactor):
         """
         self.waker.connectionLost(Failure(ConnectionDone()))
         self._poller.close()
+        # Not another file's.
+        if self.alarm is not None and self.alarm.set(0.0):
+            self.alarm.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import select
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,6 +70,48 @@ class ReadProcessTests(SynchronousTestCase):
         Path(scope).write_text("2\n")
         Path(status).unlink()
         self.assertFalse(libc.OtherProcess.isPossible())
+
+
+@skipUnless(sys.platform == "linux", "Linux only")
+class AlarmTests(SynchronousTestCase):
+    """
+    L{libc.Alarm}.
+    """
+
+    def test_set(self) -> None:
+        """
+        It is readable from its time on, and not any more when another one is chosen; closed, it says so.
+        """
+        alarm = libc.Alarm()
+        poller = select.poll()
+        poller.register(alarm.descriptor, select.POLLIN)
+        try:
+            self.assertFalse(alarm.isSet)
+            for _ in range(2):
+                self.assertTrue(alarm.set(1e-9))
+                self.assertTrue(alarm.isSet)
+                self.assertTrue(poller.poll(10000))
+                self.assertTrue(alarm.set(3600.0))
+                self.assertEqual(poller.poll(0), [])
+                self.assertTrue(alarm.set(0.0))
+                self.assertFalse(alarm.isSet)
+            self.assertEqual(poller.poll(0), [])
+        finally:
+            alarm.close()
+        self.assertFalse(alarm.set(1.0))
+
+    def test_refused(self) -> None:
+        """
+        Without a free descriptor, and without C{ctypes}, there is none.
+        """
+        kept = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, kept[1]))
+        try:
+            self.assertRaises(OSError, libc.Alarm)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, kept)
+        self.patch(libc, "ctypes", None)
+        self.assertRaises(OSError, libc.Alarm)
 
 
 @skipUnless(os.path.isdir("/proc/self/fd"), "Linux only")

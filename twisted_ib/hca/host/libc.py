@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from time import CLOCK_MONOTONIC
 from typing import TYPE_CHECKING, Protocol, cast
 
 try:
@@ -311,6 +312,51 @@ def _writers() -> tuple[_Writer, _Writer] | None:
         call.restype = ctypes.c_ssize_t
         found.append(cast("_Writer", call))
     return found[0], found[1]
+
+
+class Alarm:
+    """
+    A descriptor that becomes readable at a time (timerfd_create(2)): it ends the sleep of another thread that
+    has begun already.  Non-blocking, closed on exec.
+
+    @ivar isSet: Whether it is readable, or will be.
+    """
+
+    __slots__ = ("_settime", "_value", "descriptor", "isSet")
+
+    def __init__(self) -> None:
+        """
+        @raise OSError: There are none here, or no descriptor is free.
+        """
+        if ctypes is None or sys.platform != "linux" or ctypes.sizeof(ctypes.c_long) < 8:
+            raise OSError(38, "no way to call timerfd_create from this Python")
+        # With the interpreter's lock held: neither call sleeps.
+        library = ctypes.PyDLL(None, use_errno=True)
+        self.descriptor = int(library.timerfd_create(CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
+        if self.descriptor < 0:
+            code = ctypes.get_errno()
+            raise OSError(code, f"timerfd_create: {os.strerror(code)}")
+        self._settime = library.timerfd_settime
+        # struct itimerspec: seconds and nanoseconds of the interval, and of the first time.
+        self._value = (ctypes.c_long * 4)()
+        self.isSet = False
+
+    def set(self, seconds: float) -> bool:
+        """
+        Choose the time anew; until then it is not readable.
+
+        @param seconds: From now; 0 for never.
+        @return: False if the descriptor is no alarm any more: others have closed it.
+        """
+        self.isSet = seconds > 0
+        self._value[2], self._value[3] = divmod(int(seconds * 1e9), 1_000_000_000)
+        return not self._settime(self.descriptor, 0, self._value, None)
+
+    def close(self) -> None:
+        """
+        Close the descriptor.
+        """
+        os.close(self.descriptor)
 
 
 def inotify(watches: Iterable[tuple[str, int]]) -> int:
