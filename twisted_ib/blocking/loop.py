@@ -336,7 +336,10 @@ class BlockingLoop:
     def _left(self, goesOn: bool = False) -> None:
         # If it goes on to wait, it is the deputy itself, unless there is one.
         self._leaves += 1
-        if self.followers and (self._deputy.alarm >= 0 if self._deputy else not goesOn):
+        # An alarm that is set stays: to set one for each message takes nearly as long as a message.
+        if self.followers and (
+            self._deputy.alarm >= 0 and not self.reactor.rings if self._deputy else not goesOn
+        ):
             self._appoint(self._deputy or self.followers[-1])
 
     def _appoint(self, waiter: Waiter) -> None:

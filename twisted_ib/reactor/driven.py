@@ -88,6 +88,7 @@ class DrivenReactor(IBReactor):
         #: Ends the sleep of the threads' deputy once nobody has led for long enough; while the leader sleeps
         #: it is not set.
         self.alarm: Alarm | None = None
+        self.rings = False
         #: Whether nobody drives them, nor need.
         self.idling = Idle(self, (self.descriptor, select.POLLIN), drivers.leftIdle)
         # Calls of callWhenRunning() need no run() to wait for.
@@ -242,8 +243,8 @@ class DrivenReactor(IBReactor):
         # Sleep in a call, which takes the time first, without the lock.
         drivers = self.drivers
         drivers.sleeping, drivers.busy = True, 0
-        if self.alarm is not None and self.alarm.isSet:
-            self.alarm.set(0.0)
+        if self.rings:
+            self.setAlarm(0.0)
         if drivers.orphans:
             # Abandoned before that: there is no wake-up for it.
             limit = 0.0
@@ -264,6 +265,7 @@ class DrivenReactor(IBReactor):
         except OSError:
             return -1
         if alarm.set(seconds):
+            self.rings = seconds > 0
             return alarm.descriptor
         # Another file's, of a program that closes what it does not know.
         self.alarm = None

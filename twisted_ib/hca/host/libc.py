@@ -318,11 +318,9 @@ class Alarm:
     """
     A descriptor that becomes readable at a time (timerfd_create(2)): it ends the sleep of another thread that
     has begun already.  Non-blocking, closed on exec.
-
-    @ivar isSet: Whether it is readable, or will be.
     """
 
-    __slots__ = ("_settime", "_value", "descriptor", "isSet")
+    __slots__ = ("_settime", "_value", "descriptor")
 
     def __init__(self) -> None:
         """
@@ -339,7 +337,6 @@ class Alarm:
         self._settime = library.timerfd_settime
         # struct itimerspec: seconds and nanoseconds of the interval, and of the first time.
         self._value = (ctypes.c_long * 4)()
-        self.isSet = False
 
     def set(self, seconds: float) -> bool:
         """
@@ -348,7 +345,6 @@ class Alarm:
         @param seconds: From now; 0 for never.
         @return: False if the descriptor is no alarm any more: others have closed it.
         """
-        self.isSet = seconds > 0
         self._value[2], self._value[3] = divmod(int(seconds * 1e9), 1_000_000_000)
         return not self._settime(self.descriptor, 0, self._value, None)
 
