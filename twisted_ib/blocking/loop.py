@@ -6,8 +6,7 @@ for is there. The others follow: each waits for its own wake-up, which the leade
 holds. When the leader leaves, a follower is the deputy: it leads if nobody else has led for
 L{GRACE_SECONDS}. So a thread that receives and sends in turns keeps leading, and is not woken by another one
 for each message. While others go on to lead, the deputy looks more and more seldom, up to
-L{GRACE_SECONDS_MOST}: a thread in C{accept} takes little from one that answers. While one of them sleeps it
-does not look; an alarm says when, which is set as the leader leaves.
+L{GRACE_SECONDS_MOST}; while one of them sleeps it rests on an alarm, which is set as that one leaves.
 
 One lock protects reactor, devices and sockets; the leader releases it while it sleeps.
 """
@@ -337,10 +336,9 @@ class BlockingLoop:
         # If it goes on to wait, it is the deputy itself, unless there is one.
         self._leaves += 1
         # An alarm that is set stays: to set one for each message takes nearly as long as a message.
-        if self.followers and (
-            self._deputy.alarm >= 0 and not self.reactor.rings if self._deputy else not goesOn
-        ):
-            self._appoint(self._deputy or self.followers[-1])
+        deputy = self._deputy
+        if self.followers and (deputy.alarm >= 0 and not self.reactor.rings if deputy else not goesOn):
+            self._appoint(deputy or self.followers[-1])
 
     def _appoint(self, waiter: Waiter) -> None:
         # The last: a thread that waits within a signal handler does not look at its earlier wait.
