@@ -95,8 +95,7 @@ class BlockingLoop:
         self._leaderReady: Callable[[], object] | None = None
         self.followers: list[Waiter] = []
         self._deputy: Waiter | None = None
-        self._others = Others()
-        self.last: object = None
+        self._others, self.last = Others(), cast(object, None)
 
     def __enter__(self) -> None:
         if not self.lock.acquire(False):
@@ -336,9 +335,10 @@ class BlockingLoop:
         # If it goes on to wait, it is the deputy itself, unless there is one.
         self._leaves += 1
         # An alarm that is set stays: to set one for each message takes nearly as long as a message.
-        deputy = self._deputy
-        if self.followers and (deputy.alarm >= 0 and not self.reactor.rings if deputy else not goesOn):
-            self._appoint(deputy or self.followers[-1])
+        if self.followers:
+            deputy = self._deputy
+            if deputy.alarm >= 0 and not self.reactor.rings if deputy else not goesOn:
+                self._appoint(deputy or self.followers[-1])
 
     def _appoint(self, waiter: Waiter) -> None:
         # The last: a thread that waits within a signal handler does not look at its earlier wait.
