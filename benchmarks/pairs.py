@@ -134,10 +134,8 @@ def commandOf(subject: Subject, role: str) -> list[str]:
     The command of one of its processes.
     """
     reactor = (role == CLIENT and subject.clientReactor) or subject.reactor
-    program, tail = (
-        f"benchmarks.{subject.program}",
-        [role, reactor, subject.server, str(int(subject.noDelay))],
-    )
+    program = f"benchmarks.{subject.program}"
+    tail = [role, reactor, subject.server, str(int(subject.noDelay))]
     if subject.tree:
         return [sys.executable, "-c", _BESIDE, str(ROOT / "benchmarks"), program, *tail]
     return [sys.executable, "-m", program, *tail]

@@ -63,7 +63,7 @@ _RELEASES, _RELEASE_SECONDS = 100, 0.05
 @implementer(interfaces.IReadDescriptor)
 class DeviceChannel:
     """
-    One device in one reactor.
+    One device in one reactor: see L{Driven<twisted_ib.drive.turn.Driven>}.
 
     @ivar users: Ports and connections that use it, in order of arrival; see L{ShownSockets}.
     @ivar shown: Those that stand in the socket page; L{None} if commands do not find the device.
@@ -410,9 +410,6 @@ class DeviceChannel:
                 self.device.fabric.signal()
 
     def deadline(self) -> float | None:
-        """
-        Return when the next deadline is, by the device's time; L{None} without one.
-        """
         if not self._registered:
             return None
         deadline = self.device.deadline()
@@ -422,9 +419,6 @@ class DeviceChannel:
         return deadline
 
     def tick(self, now: float) -> None:
-        """
-        For a reactor that polls: handle passed deadlines.
-        """
         self._guarded(self._expireClosing, now)
         self._guarded(self.device.tick, now)
         if self._registered and not self.users and not self.attempts:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from twisted_ib.internet.channel import DeviceChannel
 
     class ChannelReactor(ReactorBase):
-        # What IReactorCompletionChannels has is that of a reactor that polls.
+        # A reactor that polls has what IReactorCompletionChannels names.
         isDriven: ClassVar[bool]
 
         def addChannel(self, channel: DeviceChannel) -> None: ...

@@ -219,7 +219,7 @@ class Home(Protocol):
 
 class PlainHome:
     """
-    The memory of a connection without a device, which no peer reaches.
+    The memory of a connection without a device, which no peer reaches: see L{Home}.
 
     @ivar memory: The registered memory.
     """
@@ -228,15 +228,9 @@ class PlainHome:
         self.memory = Memory(SystemRandom().getrandbits)
 
     def allocateMemory(self, size: int, access: int, pd: ProtectionDomain) -> MemoryRegion:
-        """
-        Allocate and register memory.
-        """
         return self.memory.register(bytearray(size), access, pd)
 
     def deregisterMemory(self, region: MemoryRegion) -> None:
-        """
-        Deregister it.
-        """
         self.memory.deregister(region)
 
 

@@ -37,7 +37,8 @@ _GONE = frozenset((errno.EBADFD, errno.EBADF))
 @implementer(IReadDescriptor)
 class Forwarder:
     """
-    One TUN device and one interface, whose consumer this is.
+    One TUN device and one interface, whose consumer this is: see
+    L{IPacketConsumer<twisted_ib.ipoib.interface.IPacketConsumer>}.
 
     @ivar up: fires with this when the TUN is configured and packets pass; fails with L{TunError} if it cannot
         be configured, with L{InterfaceClosedError} if the interface is closed before.
@@ -76,9 +77,6 @@ class Forwarder:
     # -- of the interface: see IPacketConsumer
 
     def packetReceived(self, buffer: Any, start: int, stop: int) -> None:
-        """
-        Write a packet to the TUN.
-        """
         try:
             os.write(self._tun.descriptor, memoryview(buffer)[start:stop])
         except OSError as error:
@@ -87,9 +85,6 @@ class Forwarder:
                 self._gone()
 
     def interfaceUp(self, mtu: int) -> None:
-        """
-        Configure the TUN, and begin to read it.
-        """
         if self._isStopped:
             return
         try:
@@ -109,9 +104,6 @@ class Forwarder:
         self.up.callback(self)
 
     def interfaceFailed(self, error: BaseException) -> None:
-        """
-        Tell; packets are lost until the interface is up again.
-        """
         if self._isStopped:
             return
         if isinstance(error, InterfaceClosedError) and not self.up.called:

@@ -63,7 +63,7 @@ _log = Logger()
 
 class IPStack:
     """
-    The stack of one interface.
+    The stack of one interface: see L{IPacketConsumer<twisted_ib.ipoib.interface.IPacketConsumer>}.
 
     @ivar interface: the L{IPoIBInterface<twisted_ib.ipoib.interface.IPoIBInterface>}.
     @ivar mtu: of the interface, octets; 0 until it is up.
@@ -100,11 +100,6 @@ class IPStack:
     # -- the interface's consumer
 
     def packetReceived(self, buffer: bytes | memoryview, start: int, stop: int) -> None:
-        """
-        An IP packet arrived, or an ICMP error of the interface's own.
-
-        @param buffer: valid during the call only.
-        """
         if type(buffer) is not bytes:
             # What is checked must be what is read: the peer may still write to its memory.
             buffer = bytes(buffer[start:stop])
@@ -126,9 +121,6 @@ class IPStack:
         self._receive(buffer[start:stop])
 
     def interfaceUp(self, mtu: int) -> None:
-        """
-        The interface is joined to its broadcast group.
-        """
         self.mtu = mtu
         self._readAddresses()
         self._forgetFlows()
@@ -138,9 +130,6 @@ class IPStack:
             callLogged(port, port.write, datagram, address)
 
     def interfaceFailed(self, error: Exception) -> None:
-        """
-        The interface has closed, or could not join its broadcast group and tries again.
-        """
         _log.error("packets do not pass on {interface}: {error}", interface=self.interface, error=error)
         if isinstance(error, InterfaceClosedError):
             ports: list[_Port] = [*chain.from_iterable(self._ports.values()), *self._rawPorts]

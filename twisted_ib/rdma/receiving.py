@@ -25,7 +25,7 @@ RECEIVES = limits.RDMA_RECEIVES
 
 class Inbox:
     """
-    The consumer of a connection's queue pair (L{twisted_ib.hca.queues.consumers.IConsumer}).
+    The consumer of a connection's queue pair: see L{IConsumer<twisted_ib.hca.queues.consumers.IConsumer>}.
 
     @ivar transport: The transport; there is none once the queue pair is closed.
     @ivar heldBytes: Bytes of the messages that the transport holds.
@@ -50,9 +50,6 @@ class Inbox:
     # -- from the queue pair
 
     def received(self, buffer: Any, start: int, stop: int) -> None:
-        """
-        Process a message.
-        """
         transport = self.transport
         message = buffer[start:stop]
         # The common case, without the calls of _arrived.
@@ -118,25 +115,16 @@ class Inbox:
         self._arrived(self.transport, immediate, length)
 
     def resume(self) -> None:
-        """
-        Schedule the end of the batch after the send queue got room or became empty.
-        """
         # Not from here: this is called from within the send queue.
         transport = self.transport
         transport.stuck = False
         transport.cork()
 
     def failed(self, reason: Exception) -> None:
-        """
-        Handle a queue pair in the error state.
-        """
         # No DREQ after the loss of the path that would carry it.
         self.transport.broken(reason, not isinstance(reason, PathLostError))
 
     def forked(self) -> None:
-        """
-        Disable the connection in a forked child, where no thread may use it.
-        """
         self.transport.thread = 0
 
     # -- to the protocol

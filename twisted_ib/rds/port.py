@@ -615,11 +615,6 @@ class RDSPort(SocketQueues):
         return found
 
     def extended(self, extensions: bytes) -> int | None:
-        """
-        Process the extension headers of a message.
-
-        @return: the cookie that it carries, or L{None}.
-        """
         found = parseExtensions(extensions)
         key = found.get(Extension.RDMA)
         if key is not None:

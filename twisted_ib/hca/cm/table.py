@@ -68,7 +68,8 @@ _DREQ, _DREP, _TIMEWAIT_EXIT = Input.DREQ, Input.DREP, Event.TIMEWAIT_EXIT
 
 class ConnectionTable:
     """
-    The communication manager of one HCA.
+    The communication manager of one HCA: see
+    L{ConnectionContext<twisted_ib.hca.cm.machine.ConnectionContext>}.
 
     @ivar counters: anomalies by name, see L{COUNTERS}.
     @ivar lossless: whether no message is lost while the peer lives: then one is repeated only if an MRA, or a
@@ -322,17 +323,11 @@ class ConnectionTable:
         self.outputs.append(output)
 
     def report(self, event: Event, connection: Connection | Lookup, message: object) -> None:
-        """
-        Queue an event.
-        """
         # Not bounded here: a connection has few events in its life, connections are bounded, and new REQs
         # are dropped while the queue is long.
         self.events.append((event, connection, message))
 
     def moved(self, connection: Connection, old: State, now: float) -> None:
-        """
-        A connection's state has changed from C{old}.
-        """
         halfOpen = HALF_OPEN[state := connection.state]
         if halfOpen is not HALF_OPEN[old]:
             self._halfOpenLimit.changed(connection, halfOpen, now)

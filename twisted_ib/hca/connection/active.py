@@ -32,6 +32,7 @@ class Asking(Protocol):
 class ActiveSide:
     """
     An attempt to connect: the user of a search for a path, and of the connection that is asked for over it.
+    See L{PathUser<twisted_ib.hca.base.interfaces.roles.PathUser>}.
 
     @ivar device: sends the request.
     @ivar connection: the connection, from the request until it has ended.
@@ -117,9 +118,6 @@ class ActiveSide:
             self._search = found
 
     def pathReady(self, path: IPeerPath) -> None:
-        """
-        The path is found: send the request.
-        """
         self._search, self._isAnswered = None, True
         if self.isOver:
             return
@@ -129,9 +127,6 @@ class ActiveSide:
             self.unsent(reason)
 
     def connectFailed(self, reason: Exception) -> None:
-        """
-        There is no path.
-        """
         self._search, self._isAnswered = None, True
         if not self.isOver:
             self.unsent(reason)

@@ -105,8 +105,9 @@ RESOLUTIONS: dict[Peers, Callable[[Any], Resolution]] = {
 class Device(DeviceProgress):
     """
     One software HCA; see L{IConnectorOwner<twisted_ib.hca.fabric.base.streams.IConnectorOwner>}, see
-    L{IAdapterOwner<twisted_ib.hca.fabric.base.streams.IAdapterOwner>} and see
-    L{Resolution<twisted_ib.hca.device.addressing.resolution.Resolution>}.
+    L{IAdapterOwner<twisted_ib.hca.fabric.base.streams.IAdapterOwner>}, see
+    L{IManagedDevice<twisted_ib.hca.mad.agents.IManagedDevice>}, see L{Driven<twisted_ib.drive.turn.Driven>}
+    and see L{Resolution<twisted_ib.hca.device.addressing.resolution.Resolution>}.
     """
 
     #: Whether peers are IP addresses, not processes of this host.
@@ -682,11 +683,6 @@ class Device(DeviceProgress):
             connection.user.park()
 
     def stepDatagrams(self, number: int, state: QPState, attributes: dict[str, Any]) -> None:
-        """
-        A queue pair of datagrams is about to be modified: have its adapter's step first.
-
-        @raise QueuePairError: the adapter does not take it.
-        """
         if self.adapter is not None:
             self.adapter.step(number, state, attributes)
 
@@ -710,9 +706,6 @@ class Device(DeviceProgress):
 
     @property
     def cm(self) -> Manager:
-        """
-        The communication manager.
-        """
         return self.services.cm
 
     # -- memory
@@ -761,9 +754,6 @@ class Device(DeviceProgress):
     # -- time
 
     def deadline(self) -> float | None:
-        """
-        @return: the time when L{tick} should be called, or L{None}.
-        """
         found: float | None = self.services.cm.deadline(False)
         # The communication manager's timers, the fabric's, and the queue pairs', such as RNR waits
         # (IBTA vol. 1 9.7.5.2.8).
@@ -773,11 +763,6 @@ class Device(DeviceProgress):
         return found
 
     def tick(self, now: float) -> None:
-        """
-        Run expired timers.
-
-        @param now: the device's time, seconds.
-        """
         self.cm.tick(now)
         # Now: the others may raise, and are due again then, which these events are not.
         self.services.dispatch()
@@ -796,9 +781,6 @@ class Device(DeviceProgress):
             )
 
     def check(self) -> None:
-        """
-        @raise DeviceClosedError: the device is closed.
-        """
         if self.closed:
             raise DeviceClosedError(f"device {self.name} is closed")
         self.checkThread()

@@ -78,7 +78,8 @@ class RecordReceiver:
 @mypyc_attr(allow_interpreted_subclasses=True)
 class StreamQueuePair(RecordReceiver):
     """
-    A queue pair that carries messages: all that a stream needs.
+    A queue pair that carries messages: all that a stream needs.  See
+    L{WorkedQueuePair<twisted_ib.hca.base.interfaces.roles.WorkedQueuePair>}.
 
     @ivar number: The queue pair number, 24 bits.
     @ivar remote: The peer's queue pair number; before RTR 0, or once it has asked a process for a connection
@@ -142,38 +143,22 @@ class StreamQueuePair(RecordReceiver):
 
     @property
     def type(self) -> QPType:
-        """
-        The transport service.
-        """
         return _RC
 
     @property
     def vector(self) -> Any:
-        """
-        The address vector to resolve the path from, if no path was given.
-        """
         return None
 
     @property
     def attributes(self) -> dict[str, Any] | None:
-        """
-        Those that L{QueuePair.modify<twisted_ib.hca.queues.queuepair.QueuePair.modify>} has set, for
-        C{query}; L{None} if nothing.
-        """
         return None
 
     @property
     def proposal(self) -> Any:
-        """
-        This side's parameters in its request or reply, on packet fabrics.
-        """
         return None
 
     @property
     def minRNRTimer(self) -> int:
-        """
-        The code of the time after which a refused message is sent again (IBTA vol. 1 9.7.5.2.8).
-        """
         return 0
 
     # -- states
@@ -185,9 +170,6 @@ class StreamQueuePair(RecordReceiver):
         return table
 
     def joinPartition(self, index: int) -> None:
-        """
-        Take the P_Key of a slot of the port's table.
-        """
         self.partition = self._partitions().key(index)
 
     def partitionsChanged(self) -> None:
@@ -225,9 +207,7 @@ class StreamQueuePair(RecordReceiver):
         self.state = _RTS
 
     def raiseEvent(self, kind: EventType) -> None:
-        """
-        Report an asynchronous event (IBTA vol. 1 11.6.3): nobody asks a stream's for them.
-        """
+        pass  # IBTA vol. 1 11.6.3: nobody asks a stream's for them.
 
     def makeWork(self) -> bool:
         """
@@ -238,22 +218,13 @@ class StreamQueuePair(RecordReceiver):
         return False
 
     def stop(self, reason: Exception) -> None:
-        """
-        Go to SQE: a send request of an unreliable queue pair failed (IBTA vol. 1 10.3.1.6).  Posted sends
-        are flushed until it is brought back to RTS; receiving goes on.
-
-        @param reason: The error.
-        """
+        # IBTA vol. 1 10.3.1.6: a send request of an unreliable queue pair failed.  Posted sends are flushed
+        # until it is brought back to RTS; receiving goes on.
         if self.state in (QPState.RTS, QPState.SQD):
             self.state = QPState.SQE
             self.work.stopped(reason)
 
     def pathLost(self, reason: PathLostError) -> None:
-        """
-        The peer's HCA is gone: go to ERR, unless the consumer is to find out as on a wire.
-
-        @param reason: The error.
-        """
         # IBTA vol. 1 9.8.2 and 9.7.6.1.3: a channel adapter is not told of its peer's end.  An unreliable
         # connection never learns of it, a reliable one when its retries are exhausted.
         if self.work is not None and (self.type == QPType.UC or not self.failsWithPath):
@@ -263,11 +234,6 @@ class StreamQueuePair(RecordReceiver):
             self.fail(reason)
 
     def fail(self, reason: Exception) -> None:
-        """
-        Go to ERR by an error found here or by the path, and notify the consumer.
-
-        @param reason: The error.
-        """
         if self.state in (QPState.ERR, QPState.RESET):
             return
         # Taken first: a completion's callback may close the queue pair and forget the consumer.
@@ -410,11 +376,6 @@ class StreamQueuePair(RecordReceiver):
         return 0 if work is None else work.severalDelivered(opcode, buffer, spans)
 
     def streamed(self, buffer: Buffer, start: int, stop: int) -> int:
-        """
-        A stream's message arrived at a queue pair that has work queues too.
-
-        @return: As L{delivered}.
-        """
         posted = self.posted
         if posted and stop - start <= _RECORD:
             self.posted = posted - 1

@@ -129,7 +129,8 @@ def changedBy(attributes: dict[str, Any], before: Attributes = _UNSET) -> Attrib
 @mypyc_attr(allow_interpreted_subclasses=True)
 class WorkQueues:
     """
-    The two work queues of a queue pair.
+    The two work queues of a queue pair: see
+    L{WorkContext<twisted_ib.hca.services.operations.operation.WorkContext>}.
 
     @ivar sendCompletions: the CQ where send requests complete.
     @ivar receiveCompletions: the CQ where receive requests complete.
@@ -232,9 +233,6 @@ class WorkQueues:
         self.requester.enqueue(request, fits)
 
     def promisedBytes(self) -> int:
-        """
-        @return: the longest message that the consumer takes without a receive request.
-        """
         return self.queuePair.maxMessage
 
     def postInline(
@@ -547,9 +545,6 @@ class WorkQueues:
             queuePair.device.communicationEstablished(queuePair.number)
 
     def completionLost(self) -> None:
-        """
-        A completion found its queue full: the queue pair fails.
-        """
         # IBTA vol. 1 11.6.3.2: a CQ overrun is fatal for the queue pair.  Linux rxe_comp.c differs: it
         # ignores that a send completion was lost.
         self.queuePair.raiseEvent(EventType.QP_FATAL)

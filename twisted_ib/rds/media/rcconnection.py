@@ -349,9 +349,6 @@ class RCConnection:
             self.post(header, piece, len(piece))
 
     def resume(self) -> None:
-        """
-        The medium has room: continue at the end of the batch.
-        """
         self.stuck = self.loss is not None
         self.cork()
 

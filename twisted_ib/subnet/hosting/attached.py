@@ -53,7 +53,7 @@ class IAttachedDevice(Protocol):
 
 class AttachedPort:
     """
-    A port of a L{HostedSubnet} in the same thread.
+    A port of a L{HostedSubnet} in the same thread: see L{HasPorts<twisted_ib.subnet.port.paths.HasPorts>}.
 
     @ivar port: it.
     @ivar device: the device.
@@ -110,11 +110,6 @@ class AttachedPort:
         return self._subnet.forwarding.group(self.port, lid)
 
     def connects(self, guid: int, partition: int) -> bool:
-        """
-        @param guid: of the port of another device, or of this one.
-        @param partition: a P_Key.
-        @return: whether each reaches the other, and the other is in the partition too.
-        """
         other = self._subnet.attached.get(guid)
         return (
             other is not None
@@ -128,9 +123,6 @@ class AttachedPort:
         """
 
     def has(self, guid: int) -> bool:
-        """
-        @return: whether a device of the subnet has a GUID.
-        """
         return guid in self._subnet.attached
 
     def named(self, description: str) -> int:
@@ -142,9 +134,6 @@ class AttachedPort:
         return found.guid if found is not None and found.guid in self._subnet.attached else 0
 
     def lidOf(self, guid: int) -> int:
-        """
-        @return: the first LID of the port of a device; 0 if it has none, or there is no such device.
-        """
         found = self._subnet.attached.get(guid)
         return 0 if found is None else found.port.lid
 

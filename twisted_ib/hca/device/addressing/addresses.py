@@ -67,7 +67,8 @@ class AddressResolution(Resolution):
 
 class PendingPath:
     """
-    One queue pair that waits for the path to an IP address.
+    One queue pair that waits for the path to an IP address: see
+    L{PathUser<twisted_ib.hca.base.interfaces.roles.PathUser>}.
     """
 
     __slots__ = ("_queuePair", "_vector")
@@ -77,15 +78,9 @@ class PendingPath:
         self._vector = vector
 
     def pathReady(self, path: IPath) -> None:
-        """
-        Give the path to the queue pair.
-        """
         if isWaiting(self._queuePair, self._vector):
             self._queuePair.pathFound(path)
 
     def connectFailed(self, error: Exception) -> None:
-        """
-        Report the failure to the queue pair.
-        """
         if isWaiting(self._queuePair, self._vector):
             self._queuePair.pathFailed(error)

@@ -318,7 +318,8 @@ class RecordPath(Waiters):
         Deliver what has arrived, resume waiters for room, complete requests that the peer has consumed.
 
         @param budget: How many records at most.
-        @return: How many records were consumed, waiters resumed and requests completed, of a twin, too.
+        @return: How many records were consumed, waiters resumed and requests completed, of a twin, too: 0
+            only if nothing was called.
         @raise RingError: the peer broke the layout.
         """
         raise NotImplementedError

@@ -345,9 +345,6 @@ class AdapterPath(Waiters, OwnPath):
             self.fabric.later(self)
 
     def unbind(self, queuePair: BoundQueuePair) -> None:
-        """
-        The queue pair is gone: what it has posted is still sent.
-        """
         if self.queuePair is not queuePair:
             return
         self.queuePair = None
@@ -494,9 +491,6 @@ class AdapterPath(Waiters, OwnPath):
     # -- down
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
-        """
-        Post one record: see L{IPath.post}.
-        """
         opcode = word >> 24
         code = opcode & ~(SOLICITED | UNRELIABLE)
         if opcode == RESUME or opcode == ACKNOWLEDGE:
@@ -526,18 +520,12 @@ class AdapterPath(Waiters, OwnPath):
         return done
 
     def postInPlace(self, word: int, header: bytes, payload: memoryview, length: int) -> None:
-        """
-        Post a SEND of registered memory: see L{IPath.postInPlace}.
-        """
         opcode = word >> 24
         flags = _SOLICITED if opcode & SOLICITED else 0
         self._send(opcode & ~(SOLICITED | UNRELIABLE), flags, header, payload, length, True)
         self.mark()
 
     def hasPlace(self) -> bool:
-        """
-        @return: whether there is room for one SEND, of which the ring has the header.
-        """
         window = self.window
         return (
             self._isReady
@@ -749,9 +737,6 @@ class AdapterPath(Waiters, OwnPath):
         return True
 
     def position(self) -> int:
-        """
-        @return: count of records posted.
-        """
         return self._posted
 
     def mark(self) -> None:

@@ -401,11 +401,6 @@ class HardwareFabric(ConnectedFabric):
     # -- progress
 
     def progress(self, budget: int = limits.RECORDS_PER_TURN) -> int:
-        """
-        Take what the adapter has done, and what the kernel tells of connections.
-
-        @return: how much that was.
-        """
         if self._isBusy or self.isClosed:
             return 0
         self._isBusy = True
@@ -497,9 +492,6 @@ class HardwareFabric(ConnectedFabric):
     # -- the end
 
     def forked(self) -> None:
-        """
-        In a forked child: the adapter is the parent's.
-        """
         keep(self, self.reserved, list(self._domains.values()))
         self.slots.forked()
         self.isClosed = True
@@ -550,9 +542,6 @@ class HardwareFabric(ConnectedFabric):
             self._try(stream.lost, reason)
 
     def close(self) -> None:
-        """
-        Fail all connections, and release everything.
-        """
         if self.isClosed:
             return
         self._failAll(self._gone or PathLostError("the device was closed"))

@@ -134,11 +134,6 @@ class OutOfBandPath(AdapterPath):
         self._verbs.modify(int(mask), vector, qp_state=int(state), **given)
 
     def modified(self, queuePair: BoundQueuePair) -> None:
-        """
-        The queue pair has a new state, or new attributes.
-
-        @raise QueuePairError: the adapter does not take them; it has what it had.
-        """
         if queuePair.state is not QPState.RTS:
             return
         attributes = queuePair.attributes or {}

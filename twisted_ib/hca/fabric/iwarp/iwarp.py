@@ -332,12 +332,6 @@ class IWARPFabric(ConnectedFabric):
             self._poller.unregister(fd)
 
     def progress(self, budget: int = limits.RECORDS_PER_TURN) -> int:
-        """
-        Process what has arrived.
-
-        @param budget: as soon as a stream has had so many records, others have their turn.
-        @return: how much was done.
-        """
         if self.isBusy or self._isClosed:
             return 0
         self.isBusy = True
@@ -375,9 +369,6 @@ class IWARPFabric(ConnectedFabric):
     # -- the end
 
     def forked(self) -> None:
-        """
-        In a forked child: close the descriptors; the connections are the parent's.
-        """
         self._isClosed = True
         for stream in list(self.streams.values()):
             stream.forked()

@@ -215,9 +215,6 @@ class PacketFabric(AddressDirectory):
             self.group.services.remove(serviceID)
 
     def sift(self) -> None:
-        """
-        Let the kernel drop requests that nobody listens for, as long as L{sifting} says.
-        """
         services = {service for service, _ in self._services}
         if self.group is not None:
             services |= self.group.services.others()

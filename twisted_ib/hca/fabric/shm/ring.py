@@ -379,14 +379,6 @@ class RingPath(HostPath):
     # -- up
 
     def progress(self, budget: int) -> int:
-        """
-        Deliver what has arrived, resume waiters for room, complete requests that the peer has consumed.
-
-        @param budget: How many records at most.
-        @return: How many records were consumed, waiters resumed and requests completed, of a twin, too: 0
-            only if nothing was called.
-        @raise RingError: the peer broke the layout.
-        """
         peer = self._peerCells
         head = self._head
         # An upcall may end up here again; records are delivered in order, so the outer call goes on with

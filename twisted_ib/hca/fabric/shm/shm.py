@@ -406,9 +406,6 @@ class SharedMemoryFabric(HotPaths):
         self._signal.ring()
 
     def registerWith(self, poller: epoll | None) -> None:
-        """
-        Put the doorbells into a reactor's own C{select.epoll} object, or with L{None} into that of L{fileno}.
-        """
         before, self._reactorPoller = self._reactorPoller, poller
         if poller is not before:
             for peerSocket in self._pairs:
