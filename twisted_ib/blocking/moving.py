@@ -354,9 +354,6 @@ class Asked(Move):
     """
 
     def __init__(self, connection: Connection, mine: _socket.socket, stream: RedirectedServer) -> None:
-        """
-        @param stream: The transport.
-        """
         super().__init__(connection, mine)
         self._stream = stream
 

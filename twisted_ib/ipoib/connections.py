@@ -196,9 +196,6 @@ class Connections:
     """
 
     def __init__(self, device: Device, number: int, partition: int) -> None:
-        """
-        @param number: the UD queue pair.
-        """
         self.device, self.clock = device, device.clock
         self.partition = partition
         self.machine: Machine

@@ -72,9 +72,6 @@ class IPStack:
     """
 
     def __init__(self, interface: IPoIBInterface, reactor: ReactorBase) -> None:
-        """
-        Become the interface's consumer.
-        """
         self.interface = interface
         self.reactor = reactor
         self.mtu = 0

@@ -189,10 +189,6 @@ class TCPReasons:
     """
 
     def __init__(self, page: SocketPage, why: Reason | None) -> None:
-        """
-        @param page: The socket page.
-        @param why: The reason of TCP sockets that no other row is about.
-        """
         self._page = page
         self._offsets: dict[ref[Any], int] = {}
         #: Rows that are about all connections to a peer, or a port: the reason of each, and where it is.

@@ -60,9 +60,6 @@ class SDPListener(SDPPort):
     """
 
     def __init__(self, main: PortListeners, device: str, address: Address, inode: int, v6only: bool) -> None:
-        """
-        @param address: The address and number that the TCP socket is bound to.
-        """
         factory: Any = _SharedFactory(main)
         super().__init__(address.port, factory, main.backlog or 1, address.host, main.reactor, device)
         self.main = main

@@ -110,9 +110,6 @@ class Body(Protocol):
     """
 
     def __init__(self, file: IO[bytes]) -> None:
-        """
-        @param file: where to write.
-        """
         self._file = file
         self.written = 0
         self.ended: Deferred[BaseException] = Deferred()

@@ -64,11 +64,6 @@ class Trace:
     """
 
     def __init__(self, capture: Capture, fabric: Any, name: str) -> None:
-        """
-        Trace a fabric from now on.
-
-        @param name: device name.
-        """
         self.capture = capture
         self.fabric = fabric
         isLocal = fabric.traits.linkLayer is LinkLayer.INFINIBAND
@@ -124,9 +119,6 @@ class PathTrace:
     """
 
     def __init__(self, trace: Trace, path: _Path) -> None:
-        """
-        @param path: a new path.
-        """
         self.trace = trace
         self.path = path
         self.capture = trace.capture

@@ -261,9 +261,6 @@ class PerformanceAgent:
     """
 
     def __init__(self, device: IManagedDevice) -> None:
-        """
-        @param device: has C{mads}, C{clock} and C{statistics}.
-        """
         self._device = device
         self._read: Mapping[str, int] = {}
         self._readAt = float("-inf")

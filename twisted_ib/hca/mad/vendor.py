@@ -63,9 +63,6 @@ class PingAgent:
     """
 
     def __init__(self, device: IManagedDevice) -> None:
-        """
-        @param device: has C{mads} and C{name}.
-        """
         self._text = device.name.encode()
         # To programs that answer by themselves, as C{ibping -S}.
         self.agent = device.mads.register(PING, VERSION, (GET,), self.received, yields=True)

@@ -87,9 +87,6 @@ class Windows:
     """
 
     def __init__(self, keys: MemoryKeys) -> None:
-        """
-        @param keys: issues the keys of the device's memory.
-        """
         self._keys = keys
         self.byKey: dict[int, MemoryWindow] = {}
         self._served: dict[object, set[MemoryWindow]] = {}

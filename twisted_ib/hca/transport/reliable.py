@@ -31,10 +31,6 @@ class ReliableConnection:
     __slots__ = ("_requestsFirst", "remote", "requester", "responder")
 
     def __init__(self, parameters: ConnectionParameters, remote: int, user: ConnectionUser) -> None:
-        """
-        @param remote: the peer's queue pair number.
-        @param user: is notified of what happens.
-        """
         self.remote = remote
         self.requester = Requester(parameters, user)
         self.responder = Responder(parameters, user)

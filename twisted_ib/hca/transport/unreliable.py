@@ -52,10 +52,6 @@ class UnreliableConnection:
     )
 
     def __init__(self, parameters: ConnectionParameters, remote: int, user: ConnectionUser) -> None:
-        """
-        @param remote: the peer's queue pair number.
-        @param user: is notified of what happens.
-        """
         self.remote = remote
         self._terms = parameters
         self._user = user

@@ -38,9 +38,6 @@ class RCCarrier:
     __slots__ = ("acknowledged", "owing", "padding", "path", "paused", "received", "session")
 
     def __init__(self, session: RCConnection, path: RDSPath, index: int) -> None:
-        """
-        @param index: our index of the path.
-        """
         self.session = session
         self.path: RDSPath | None = path
         self.padding = index.to_bytes(4, "big")

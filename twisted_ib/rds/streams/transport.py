@@ -69,9 +69,6 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
     _noDelay = _keepAlive = True
 
     def __init__(self, socket: StreamSocket, session: StreamMachine, host: str) -> None:
-        """
-        @param host: the address of this end.
-        """
         self.socket = socket
         self.session = session
         self._host = host

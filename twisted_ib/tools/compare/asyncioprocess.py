@@ -87,9 +87,6 @@ class Client(Buffered):
     done: asyncio.Future[bytes]
 
     def __init__(self) -> None:
-        """
-        Nothing is wanted.
-        """
         self.mayWrite = asyncio.Event()
         self.mayWrite.set()
         self.lost = asyncio.get_running_loop().create_future()

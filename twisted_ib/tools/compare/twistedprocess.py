@@ -82,9 +82,6 @@ class Sink(Protocol):
     _head = b""
 
     def __init__(self) -> None:
-        """
-        Nothing is announced yet.
-        """
         self._hash = hashlib.sha256()
         self._hashing: int = False
 
@@ -270,9 +267,6 @@ class Switching(Protocol):
     """
 
     def __init__(self, build: Callable[[], Any]) -> None:
-        """
-        @param build: Makes the other protocol.
-        """
         self._build = build
         self.done: Deferred[Any] = Deferred()
 
@@ -293,9 +287,6 @@ class SwitchingEndpoint:
     """
 
     def __init__(self, endpoint: IStreamClientEndpoint) -> None:
-        """
-        @param endpoint: Of the connections.
-        """
         self._endpoint = endpoint
 
     def connect(self, factory: IProtocolFactory) -> Deferred[Any]:
@@ -344,9 +335,6 @@ class Commands(LineReceiver):
     def __init__(
         self, reactor: Any, run: Callable[[bytes], Coroutine[Any, Any, dict[str, object]]] | None = None
     ) -> None:
-        """
-        @param run: Runs the row of a line, in a client.
-        """
         self._reactor = reactor
         self._run = run
 

@@ -51,9 +51,6 @@ class Code:
     name = "-c"
 
     def __init__(self, text: str) -> None:
-        """
-        @param text: the program.
-        """
         self._text = text
 
     def prepare(self, arguments: list[str]) -> None:
@@ -90,9 +87,6 @@ class Module:
     """
 
     def __init__(self, name: str) -> None:
-        """
-        @param name: the module's.
-        """
         self.name = name
 
     def prepare(self, arguments: list[str]) -> None:

@@ -192,10 +192,6 @@ class SendQueue(_QueuePairQueue):
     """
 
     def __init__(self, qp: verbs.QP, structure: CData) -> None:
-        """
-        @param qp: its queue pair.
-        @param structure: its C{struct twisted_ib_queue}.
-        """
         sizes = qp._work.capabilities
         super().__init__(qp, structure, sizes.pieces, sizes.sends)
         structure.inlined = sizes.inline
@@ -233,10 +229,6 @@ class ReceiveQueue(_QueuePairQueue):
     """
 
     def __init__(self, qp: verbs.QP, structure: CData) -> None:
-        """
-        @param qp: its queue pair.
-        @param structure: its C{struct twisted_ib_queue}.
-        """
         sizes = qp._work.capabilities
         super().__init__(qp, structure, sizes.receivePieces, sizes.receives)
         self.accept = qp._work.postReceives
@@ -259,10 +251,6 @@ class SharedQueue(PostedQueue):
     """
 
     def __init__(self, srq: verbs.SRQ, structure: CData) -> None:
-        """
-        @param srq: the queue.
-        @param structure: its C{struct twisted_ib_queue}.
-        """
         self._core = core = srq._core
         super().__init__(structure, core.pieces, core.depth)
         self.accept = core.postPromised

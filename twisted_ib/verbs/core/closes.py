@@ -22,9 +22,6 @@ class DeferredCloses:
     """
 
     def __init__(self, hub: Hub) -> None:
-        """
-        @param hub: whose lock it takes.
-        """
         self._hub = hub
         self.dead: deque[Callable[[], None]] = deque()
 

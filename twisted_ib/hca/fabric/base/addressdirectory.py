@@ -66,10 +66,6 @@ class AddressDirectory(Fabric):
     _waker: LinkWaker
 
     def __init__(self, owner: Any, guid: int, address: str) -> None:
-        """
-        @param owner: the device, an L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
-        @param address: the HCA's IP address, as text without a scope.
-        """
         super().__init__(owner, guid)
         self.address = address
         self.gid = gidNumber(address)

@@ -58,9 +58,6 @@ class Kind(Generic[T]):
     """
 
     def __init__(self, name: str) -> None:
-        """
-        @param name: of the structure in C.
-        """
         self.name = name
 
     def __call__(self, pointer: CData, *others: CData) -> T:
