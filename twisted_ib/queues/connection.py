@@ -18,7 +18,6 @@ from io import BytesIO
 from multiprocessing import BufferTooShort
 from multiprocessing.reduction import DupFd
 from struct import Struct
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
@@ -234,9 +233,7 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

@@ -14,7 +14,6 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from twisted_ib import limits
@@ -265,9 +264,7 @@ class Listener:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

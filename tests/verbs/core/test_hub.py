@@ -31,8 +31,7 @@ from twisted_ib.hca.queues.completion import CompletionQueue
 from twisted_ib.verbs.core import asleep, progress
 from twisted_ib.verbs.core import hub as hubModule
 from twisted_ib.verbs.core.asleep import LATE_SECONDS, LEADERS, OWN_SECONDS, Asleep
-from twisted_ib.verbs.core.hub import Hub, hub
-from twisted_ib.verbs.core.locked import locked
+from twisted_ib.verbs.core.hub import Hub, hub, locked
 from twisted_ib.verbs.core.progress import _TAKEN
 
 

@@ -7,7 +7,6 @@ Besides:
   - C{asleep}: the threads that wait, two of which drive the devices
   - C{attendant}: a thread that serves peers while the program is busy elsewhere
   - C{closes}: objects that a program has dropped instead of closing them
-  - C{locked}: the decorator of verbs
   - C{progress}: the part of the hub that each message passes
   - C{readable}: descriptors that a program watches
 """

@@ -15,10 +15,10 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import partial, wraps
 from threading import RLock
 from time import perf_counter
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from twisted_ib.drive.process import callAll, life
 from twisted_ib.drive.sleeper import MOST_SECONDS, Sleep, Sleeper, Wakes
@@ -33,6 +33,7 @@ from twisted_ib.verbs.core.closes import DeferredCloses
 from twisted_ib.verbs.core.progress import PATIENCE, HubProgress, giveWay
 
 Event = TypeVar("Event")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: Seconds that the end of a process waits for datagrams whose path is still looked for.
 END_SECONDS = 1.0
@@ -380,3 +381,16 @@ class Hub(HubProgress):
 hub = Hub()
 life.atFork(__name__, inChild=hub.forked)
 life.atEnd(__name__, hub.end)
+
+
+def locked(function: Function) -> Function:
+    """
+    Decorate a verb: it runs with the hub's lock held.
+    """
+
+    @wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        with hub:
+            return function(*arguments, **keywords)
+
+    return cast(Function, call)

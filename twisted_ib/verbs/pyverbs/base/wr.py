@@ -16,8 +16,7 @@ import attrs
 
 from twisted_ib.hca.queues.receives import SGE as Piece
 from twisted_ib.hca.queues.requests import Destination, SendRequest
-from twisted_ib.verbs.core.hub import hub
-from twisted_ib.verbs.core.locked import locked
+from twisted_ib.verbs.core.hub import hub, locked
 from twisted_ib.verbs.pyverbs.base.base import (
     PyverbsCM,
     PyverbsObject,

@@ -12,8 +12,7 @@ import errno
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib.hca.base import attributes
-from twisted_ib.verbs.core.hub import hub
-from twisted_ib.verbs.core.locked import locked
+from twisted_ib.verbs.core.hub import hub, locked
 from twisted_ib.verbs.pyverbs.base.base import checked
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsError, PyverbsRDMAError, PyverbsUserError
 from twisted_ib.verbs.pyverbs.base.verb import VerbsObject, check, invalid, unsupported, verb

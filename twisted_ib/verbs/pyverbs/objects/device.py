@@ -25,8 +25,7 @@ from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.device import device
 from twisted_ib.hca.device.registry import deviceNames, place, traitsOf
 from twisted_ib.hca.services.work import capabilitiesOf
-from twisted_ib.verbs.core.hub import hub
-from twisted_ib.verbs.core.locked import locked
+from twisted_ib.verbs.core.hub import hub, locked
 from twisted_ib.verbs.core.readable import Readable
 from twisted_ib.verbs.pyverbs.base.addr import GID
 from twisted_ib.verbs.pyverbs.base.base import PyverbsObject, table

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.memory.windows import MemoryWindow
-from twisted_ib.verbs.core.locked import locked
+from twisted_ib.verbs.core.hub import locked
 from twisted_ib.verbs.pyverbs.base.base import checked, named, table
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsRDMAError, PyverbsUserError
 from twisted_ib.verbs.pyverbs.base.mem_alloc import presence, processMemory

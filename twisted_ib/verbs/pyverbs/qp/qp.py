@@ -13,8 +13,7 @@ from twisted_ib.hca.base.traits import Traits
 from twisted_ib.hca.queues.completion import CompletionQueue
 from twisted_ib.hca.queues.requests import Capabilities, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues, operationsOf
-from twisted_ib.verbs.core.hub import hub
-from twisted_ib.verbs.core.locked import locked
+from twisted_ib.verbs.core.hub import hub, locked
 from twisted_ib.verbs.pyverbs.base.addr import GID, AHAttr
 from twisted_ib.verbs.pyverbs.base.base import checked, named, table
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsUserError

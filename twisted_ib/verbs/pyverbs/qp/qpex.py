@@ -16,7 +16,7 @@ from twisted_ib.errors import HCAError
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.queues.receives import SGE as Piece
 from twisted_ib.hca.queues.requests import SendOpcode, SendRequest
-from twisted_ib.verbs.core.locked import locked
+from twisted_ib.verbs.core.hub import locked
 from twisted_ib.verbs.pyverbs.base.base import PyverbsCM, checked, u32, u64
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsError, PyverbsRDMAError, PyverbsUserError
 from twisted_ib.verbs.pyverbs.base.posting import gather, listed, pieces, windowBind
