@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from zope.interface import implementer
 
@@ -31,6 +31,9 @@ from twisted_ib.hca.connection.interfaces import ILookup
 from twisted_ib.hca.wire.cm.codes import timeoutSeconds
 from twisted_ib.hca.wire.cm.messages import SIDR_REP, SIDR_REQ
 from twisted_ib.records import define
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.cm.table import ConnectionTable
 
 #: The bits in which the next id differs from one in use; the upper ones may say whose it is.
 COUNTED_ID_BITS = (1 << ID_SHIFT) - 1
@@ -82,29 +85,6 @@ class LookupInput(IntEnum):
     PATH_LOST = 10
     #: Active: the responder has no room yet.
     AGAIN = 11
-
-
-class LookupContext(Protocol):
-    """
-    Services of the connection table for its lookups.
-
-    @ivar lossless: whether no message is lost while the peer lives.
-    @ivar pack: serializes every message for the medium.
-    """
-
-    counters: dict[str, int]
-    lossless: bool
-    pack: Callable[[Any], bytes]
-
-    def send(self, output: Output) -> None:
-        """
-        Queue a message for the medium.
-        """
-
-    def report(self, event: Event, connection: Any, message: object) -> None:
-        """
-        Queue an event for the consumer.
-        """
 
 
 @implementer(ILookup)
@@ -305,7 +285,7 @@ class Lookups:
     @ivar deadlines: of those that were asked.
     """
 
-    def __init__(self, table: LookupContext, randomBits: Callable[[int], int]) -> None:
+    def __init__(self, table: ConnectionTable, randomBits: Callable[[int], int]) -> None:
         """
         @param randomBits: given a number of bits, a random integer of so many.
         """
