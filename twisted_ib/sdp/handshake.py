@@ -84,7 +84,7 @@ class Greeting(NamedTuple):
 
 class Handshake:
     """
-    The handshake between IP addresses.
+    The handshake between IP addresses: see L{Handshake<twisted_ib.internet.port.Handshake>}.
 
     @cvar PORT_SPACE: The RDMA-CM port space.
     @cvar UNCONFIRMED: The vendor ids of REQs and REPs whose connection needs no RTU where no message is lost:
@@ -170,18 +170,12 @@ class Handshake:
         return Greeting(buffers, major, ipVersion, adverts, receiveBytes, port, source, destination)
 
     def addresses(self, hello: Greeting) -> tuple[str, str]:
-        """
-        Return the addresses in a Hello: the passive side's, the active side's.
-        """
         return (
             unpackAddress(hello.destinationAddress, hello.ipVersion),
             unpackAddress(hello.sourceAddress, hello.ipVersion),
         )
 
     def sourcePort(self, hello: Greeting) -> int:
-        """
-        Return the active side's port number.
-        """
         return hello.localPort
 
     def reply(self, stream: Stream, message: ConnectRequest, hello: Greeting) -> ConnectReply:
@@ -198,12 +192,6 @@ class Handshake:
     def accepted(
         self, stream: Stream, connection: IConnection, message: ConnectRequest, hello: Greeting
     ) -> None:
-        """
-        Connect the stream of a passive side.
-
-        @param connection: The CM's connection.
-        @param message: The REQ that was accepted.
-        """
         _join(stream, connection, message, hello.buffers, hello.localReceiveBytes, hello.adverts)
 
     def replied(self, stream: Stream, connection: IConnection, message: ConnectReply) -> None:

@@ -32,7 +32,8 @@ class Asking(Protocol):
 class ActiveSide:
     """
     An attempt to connect: the user of a search for a path, and of the connection that is asked for over it.
-    See L{PathUser<twisted_ib.hca.base.interfaces.roles.PathUser>}.
+    See L{PathUser<twisted_ib.hca.base.interfaces.roles.PathUser>} and see
+    L{IConnectionUser<twisted_ib.hca.connection.interfaces.IConnectionUser>}.
 
     @ivar device: sends the request.
     @ivar connection: the connection, from the request until it has ended.
@@ -134,9 +135,6 @@ class ActiveSide:
     # -- the answer
 
     def replied(self, connection: IConnection, reply: ConnectReply) -> None:
-        """
-        The peer accepts.
-        """
         # An earlier one may have been given up with its answer on the way.
         if connection is not self.connection:
             return
@@ -155,17 +153,11 @@ class ActiveSide:
         self.connected(reply)
 
     def rejected(self, connection: IConnection, rejection: Rejection) -> None:
-        """
-        The peer refuses.
-        """
         if connection is self.connection:
             self.connection = None
             self.refused(rejection)
 
     def unreachable(self, connection: IConnection) -> None:
-        """
-        The peer does not answer.
-        """
         if connection is self.connection:
             self.connection = None
             self.unanswered()
