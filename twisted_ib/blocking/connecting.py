@@ -338,8 +338,6 @@ def _count(skt: socket, address: Any, why: Reason | None) -> None:
 def acceptedDirect(skt: socket, made: kernel.socket) -> None:
     """
     Count a connection that the kernel has accepted where it alone listens.
-
-    @param made: Its socket.
     """
     if isTCP(skt):
         _countDirect(skt, LISTEN, skt.getsockname(), made)

@@ -34,7 +34,6 @@ class IB(Comm):
     def __init__(self, stream: FrameStream, local: str, peer: str, deserialize: bool = True) -> None:
         """
         @param local: This end's address, with the scheme.
-        @param peer: The peer's.
         @param deserialize: See C{distributed.comm.Comm}.
         """
         super().__init__(deserialize=deserialize)

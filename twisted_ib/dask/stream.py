@@ -44,7 +44,6 @@ class FrameStream(Protocol):
 
     def __init__(self, events: asyncio.AbstractEventLoop, made: Callable[[FrameStream], object]) -> None:
         """
-        @param events: The event loop.
         @param made: Called once it is connected.
         """
         self.loss: BaseException | None = None

@@ -382,8 +382,6 @@ class Port(base.BasePort):
     def establish(self, halfOpen: HalfOpenAccept, request: ConnectRequest) -> None:
         """
         The peer of a half-open connection sent its RTU: make the transport.
-
-        @param request: The request.
         """
         channel, connection = self._channel, halfOpen.connection
         if channel is None:

@@ -218,8 +218,6 @@ def isConnected(skt: socket) -> bool:
 def stayed(skt: socket, fallback: Fallback) -> None:
     """
     Count a connection that stays with the kernel beside what else the process has; log the first of a kind.
-
-    @param skt: Its socket.
     """
     isFirst = ("tcp", fallback.kind, "") not in outcomes
     why = kept[skt] = Reason("default", "both", "tcp", fallback=fallback)

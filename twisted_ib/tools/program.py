@@ -194,7 +194,6 @@ def pythonProgram(text: str, arguments: Sequence[str]) -> list[str]:
     """
     Make a command line for a Python program that imports from where this process does, installed or not.
 
-    @param text: the program.
     @param arguments: its command line.
     """
     # sys.path is passed on because -c and a different working directory would give the child another one.

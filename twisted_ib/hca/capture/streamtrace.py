@@ -352,7 +352,6 @@ class TracedStream:
         leftover: bytes = b"",
     ) -> None:
         """
-        @param stream: the socket.
         @param isInitiator: whether this side sends the Request; then it counts as the one that has connected.
         @param interface: the number of its interface in the capture.
         @param leftover: octets that were received on it before.

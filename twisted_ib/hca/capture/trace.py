@@ -292,10 +292,8 @@ class PathTrace:
         if flow is not None:
             self.capture.seenFrom(self.trace.interface, not mine)
             # Positions are the requester's: here they are known only if its own HCA is shown too.
-            flow.refused(syndrome, position if self._knowsPositions(mine) or not position else None)
-
-    def _knowsPositions(self, mine: bool) -> bool:
-        return not mine or self.path.taker.__class__ is not _Tap
+            isKnown = not mine or not position or self.path.taker.__class__ is not _Tap
+            flow.refused(syndrome, position if isKnown else None)
 
     def _respond(self, flow: Flow, code: int, data: Buffer | None) -> None:
         row = OPCODES[code]

@@ -45,7 +45,6 @@ def isMarked(privateData: bytes, at: int = HEADER_BYTES) -> bool:
 
 def compact(hello: bytes) -> bytes:
     """
-    @param hello: a Hello.
     @return: the same in the port space TCP, with RDMA-CM's header.
     @raise WireError: it is none.
     """

@@ -237,7 +237,6 @@ class Services:
         Resolve the path to an HCA, whatever it serves (L{serve}).
 
         @param gid: that of its port.
-        @param user: as for L{connect}.
         @return: an object with C{cancel()}, or L{None} if the user was called already.
         @raise HCAError: it cannot be resolved.
         """

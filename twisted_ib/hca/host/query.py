@@ -219,7 +219,6 @@ class QueryServer:
     def __init__(self, owner: Any, guid: int) -> None:
         """
         @param owner: The device: C{describe()} and C{describeSockets()}.
-        @param guid: Its GUID.
         @raise RunDirectoryError: no run directory can be used.
         @raise OSError: no descriptor is free.
         """

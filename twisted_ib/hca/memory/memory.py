@@ -238,7 +238,6 @@ class Memory:
 
         @param buffer: any object with a contiguous buffer; writable if the region grants local write.
         @param access: L{Access} bits.
-        @param pd: the protection domain.
         @param address: of the first byte; random if L{None}, 0 with L{Access.ZERO_BASED}.
         @param segment: see L{MemoryRegion.segment}.
         @param present: see L{MemoryRegion.present}.
@@ -375,7 +374,6 @@ class Memory:
         """
         Allocate a memory window, unbound.
 
-        @param pd: its protection domain.
         @param type: a L{WindowType<twisted_ib.hca.memory.windows.WindowType>}.
 
         @raise MemoryRegionError: there is no such type, or the domain is not one of this device.

@@ -190,7 +190,6 @@ class Windows:
         """
         Unbind a window of type 2, for its owner (LOCAL_INV) or for the peer (SEND with invalidate).
 
-        @param key: its key.
         @param queuePair: the queue pair where the request was posted or arrived.
 
         @raise MemoryAccessError: no window of type 2 with this key is bound to this queue pair.

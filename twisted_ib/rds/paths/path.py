@@ -304,8 +304,6 @@ class RDSPath:
     def carrierFailed(self, reason: Exception) -> None:
         """
         The attempt of C{medium.connect} failed.
-
-        @param reason: an exception.
         """
         self._attempt = None
         if self.carrier is None:
@@ -344,8 +342,6 @@ class RDSPath:
     def lost(self, carrier: IRDSCarrier, reason: Exception) -> None:
         """
         The connection was lost.
-
-        @param reason: an exception.
         """
         if carrier is not self.carrier:
             return

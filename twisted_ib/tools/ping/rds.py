@@ -76,7 +76,6 @@ def ownAddress(device: str, own: str | None, peer: str) -> str:
     """
     @param device: C{tcp}, or the name of a device.
     @param own: the user's choice, if any.
-    @param peer: the peer's address.
     @return: the local address.
     @raise ProgramError: there is none.
     """

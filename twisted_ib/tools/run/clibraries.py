@@ -22,7 +22,6 @@ def chooseDevice(name: str, address: str | None, environ: MutableMapping[str, st
     """
     Have the libraries show a program one device only, by its environment.
 
-    @param name: the device's.
     @param address: its own, or L{None} if it has none, or one already.
     @raise StartError: there is no such device, or it cannot have that address.
     """

@@ -74,10 +74,6 @@ def isRNIC(adapter: str) -> bool:
     return _typeOf(adapter).startswith(_RNIC)
 
 
-def _isInfiniBand(adapter: str) -> bool:
-    return _read(f"{provider.ADAPTERS}/{adapter}/ports/{_PORT}/link_layer") == "InfiniBand"
-
-
 def _ofNetwork(hardwareAddress: bytes) -> str:
     # The IP address of the network device whose hardware address is this, or ends with it: that of IPoIB has
     # a queue pair's number before the GID (RFC 4391 section 9.1.1).
@@ -108,7 +104,7 @@ def addressOfAdapter(adapter: str) -> str:
     if isRNIC(adapter):
         # An RNIC has its hardware address as GID.
         found = "".join(_ofNetwork(gid.packed[:_HARDWARE_ADDRESS_BYTES]) for gid in islice(gids, 1))
-    elif _isInfiniBand(adapter):
+    elif _read(f"{provider.ADAPTERS}/{adapter}/ports/{_PORT}/link_layer") == "InfiniBand":
         found = "".join(_ofNetwork(gid.packed) for gid in islice(gids, 1))
     else:
         found = ""

@@ -224,7 +224,6 @@ class HardwareFabric(ConnectedFabric):
         make: type[AdapterPath] = AdapterPath,
     ) -> AdapterPath:
         """
-        @param make: makes it.
         @return: the path for the queue pair of a new connection.
         @raise ResourceLimitError: there are too many.
         """

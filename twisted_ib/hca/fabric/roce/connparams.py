@@ -179,7 +179,6 @@ def answer(fabric: PacketFabric, remote: str, reply: ConnectReply, request: Conn
 
     @param remote: the peer's address.
     @param reply: to be changed.
-    @param request: the request.
     @return: the proposal, for a queue pair that may not exist yet.
     """
     # As in the request, whatever that asked for.

@@ -148,7 +148,6 @@ class QueuePairPath(Waiters):
 
     def __init__(self, way: PeerPath, queuePair: BoundQueuePair, message: Any) -> None:
         """
-        @param way: the path to the peer.
         @param queuePair: has its number and the peer's.
         @param message: the peer's request or reply; L{None} if the queue pair was given attributes.
         """

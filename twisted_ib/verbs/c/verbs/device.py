@@ -52,7 +52,6 @@ _lists: dict[int, CData] = {}
 
 def deviceStructure(name: str) -> CData:
     """
-    @param name: of a device.
     @return: its C{struct ibv_device}.
     @raise HandleError: there is no such device (ENODEV).
     """
@@ -104,7 +103,6 @@ handles.again = _again
 def openContext(name: str, value: verbs.Context) -> CData:
     """
     @param name: the device's.
-    @param value: the open context.
     @return: its C{struct ibv_context}.
     """
     whole = ffi.new("struct verbs_context *", {**_EXTENDED, "sz": ffi.sizeof("struct verbs_context")})

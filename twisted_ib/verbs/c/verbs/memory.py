@@ -34,7 +34,6 @@ class ThreadDomain:
 def domainOf(context: CData, value: verbs.PD) -> CData:
     """
     @param context: the C{struct ibv_context} of a domain.
-    @param value: the domain.
     @return: its C{struct ibv_pd}.
     """
     return new("ibv_pd", value, (context,), context=context, handle=value.handle)

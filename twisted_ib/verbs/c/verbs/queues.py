@@ -171,7 +171,6 @@ def queuePair(context: CData, pd: CData, attr: CData, value: verbs.QP, extended:
     @param context: the C{struct ibv_context}.
     @param pd: the C{struct ibv_pd}.
     @param attr: the attributes it was created with; they get the sizes that it has.
-    @param value: the queue pair.
     @param extended: whether programs may post by C{ibv_wr_*}.
     @return: its C{struct ibv_qp}.
     """

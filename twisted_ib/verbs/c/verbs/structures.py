@@ -42,7 +42,6 @@ def new(kind: str, value: object, parents: Iterable[CData] = (), **fields: objec
     Make the structure of an object.
 
     @param kind: its name in C.
-    @param value: the object.
     @param parents: pointers to the structures of what it uses; null ones are left out.
     @param fields: the values of fields; the others are 0.
     @return: the pointer to it.

@@ -35,7 +35,6 @@ _WITHOUT_LIST = frozenset((_BIND, SendOpcode.LOCAL_INV))
 def elements(list: CData, count: int) -> list[SGE]:
     """
     @param list: a C{struct ibv_sge *}.
-    @param count: its elements.
     @return: the elements.
     @raise HandleError: the count is out of bounds, or the list is null (EINVAL).
     """
