@@ -361,11 +361,12 @@ class BlockingLoop:
         @param limit: Seconds to wait at most; L{None} for any time.
         @param call: Waits so many seconds at most, for L{DrivenReactor.descriptor}, too; returns L{None} if
             that is ready.
-        @return: The result of the call; L{None} if L{wait} is to follow.
+        @return: The result of the call; L{None} if L{wait} is to follow, as where C{ready} holds.
         """
         isNested = self.lock._is_owned()
         with self:
-            if self.leader or self.followers or self.interrupts:
+            # The caller has asked without the lock: one that had it meanwhile may have served a client.
+            if self.leader or self.followers or self.interrupts or ready():
                 return None
             try:
                 self.leader = self.idling.thread = get_ident()

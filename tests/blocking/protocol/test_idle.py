@@ -168,6 +168,21 @@ class IdleTests(BlockingTestCase):
         for name, wait in self.ways().items():
             self.assertEqual(wait(HANG_SECONDS), [self.listener.fileno()], name)
 
+    def test_waitsAmid(self) -> None:
+        """
+        So it is of one that has come while the thread waited for the lock, seen by another one.
+        """
+        part = self.listener.sdp
+        with self.client(self.listener), self.loop:
+            self.assertTrue(self.loop.wait(part.ready, monotonic() + HANG_SECONDS))
+        for name, wait in self.ways().items():
+            with self.loop:
+                client = part.accepted.popleft()
+                waiting = self.inThread(wait, HANG_SECONDS)
+                waitUntil(lambda: self.loop.lockQueue)
+                part.accepted.append(client)
+            self.assertEqual(waiting.result(HANG_SECONDS), [self.listener.fileno()], name)
+
     def _rested(self, wait: Callable[[float | None], list[int]]) -> None:
         # After a wait of the kernel's alone nobody drives the devices.
         with self.loop:
