@@ -81,6 +81,17 @@ def awaitReady(fd: int | socket, seconds: float | None, events: int = select.POL
     return found[0][1] if found else 0
 
 
+def unwatch(poller: select.epoll, fd: int) -> None:
+    """
+    Have an epoll object watch a descriptor no more.
+
+    Either may be closed: who closes what it has watches nothing, and a program may close descriptors that it
+    knows nothing of, as a daemon does that begins.
+    """
+    with suppress(ValueError, OSError):
+        poller.unregister(fd)
+
+
 class Wakes(Protocol):
     """
     Wakes a sleeper, in whatever way.

@@ -376,14 +376,14 @@ class IBReactorBase(_Reactor):
 
         @return: The removed objects, for the caller to close.
         """
-        hidden = dict.fromkeys(self._channels + self._watched)
-        for channel in hidden:
-            super().removeReader(channel)
         # EPollReactor.removeAll() would remove the channels too, and callers would close the devices of all
         # users.
-        removed: list[Any] = super().removeAll()
-        for channel in hidden:
-            super().addReader(channel)
+        own = self._internalReaders
+        self._internalReaders = own.union(self._channels, self._watched)
+        try:
+            removed: list[Any] = super().removeAll()
+        finally:
+            self._internalReaders = own
         if self._switch is not None:
             # Attempts over SDP that begin in the next turn are in no other list yet.
             removed += self._switch.beginning

@@ -4,6 +4,7 @@ The reactor that threads which block drive, turn by turn.
 
 from __future__ import annotations
 
+import errno
 import select
 from collections import deque
 from collections.abc import Callable
@@ -212,6 +213,15 @@ class DrivenReactor(IBReactor):
         if isDriven or not self.rest.isAsleep or self._newTimedCalls or self.threadCallQueue:
             return None
         return monotonic() + self._idleUntil - self.seconds()
+
+    def _remove(self, xer: Any, primary: set[int], *others: Any) -> None:
+        # A program may have closed its descriptor, or the epoll object's: nobody is registered there.
+        try:
+            super()._remove(xer, primary, *others)
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise
+            primary.discard(xer.fileno())
 
     def _poll(self, channels: tuple[DeviceChannel, ...]) -> None:
         super()._poll(channels)

@@ -217,7 +217,8 @@ else:
     mine, _ = listener.accept()
     print(mine.sdp is not None, b"".join(iter(lambda: mine.recv(99), b"")), child.wait())
 """
-#: A process that closes all descriptors once it has used SDP, at once or one by one, and goes on.
+#: A process that closes all descriptors once it has used SDP, at once or one by one, from the least up or
+#: from the greatest down, and goes on.
 _SWEEPS = """
 import gc, os, socket, sys
 def pair():
@@ -230,7 +231,7 @@ first = pair()
 if sys.argv[1] == "range":
     os.closerange(3, 4096)
 else:
-    for number in range(3, 4096):
+    for number in range(3, 4096)[:: int(sys.argv[1])]:
         try:
             os.close(number)
         except OSError:
@@ -889,11 +890,17 @@ class KindTests(LoopsTestCase):
     def test_sweeps(self) -> None:
         """
         A program may close all descriptors but the standard ones, as daemons do when they begin: what it had
-        is closed, nothing of that closes what has the numbers later, and new sockets go over SDP.
+        is closed without a complaint, nothing of what was closed with the loop closes what has the numbers
+        later, and new sockets go over SDP.
         """
-        for how in ("range", "each"):
+        for how, reason, isOthers in (
+            ("range", "Bad file descriptor", False),
+            ("1", "Bad file descriptor", False),
+            # Each before the loop's own, as over TCP: what has the numbers later is taken for the sockets.
+            ("-1", "Socket operation on non-socket", True),
+        ):
             said, complaints = self.running("-q", "-c", _SWEEPS, how).communicate(timeout=HANG_SECONDS)
-            words = "True True\nBad file descriptor\nb'more' True\n"
+            words = f"True True\n{reason}\nb'more' {not isOthers}\n"
             self.assertEqual((said, complaints), (words, ""), how)
 
     def test_endsAtOnce(self) -> None:

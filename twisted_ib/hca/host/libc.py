@@ -68,6 +68,13 @@ class KernelSocket(socket.socket):
         made.setblocking(False)
         return made, address
 
+    def close(self) -> None:
+        """
+        Close it; harmless if the program has closed its descriptor.
+        """
+        with suppress(OSError):
+            super().close()
+
 
 # Linux include/uapi/linux/fcntl.h, memfd.h and include/uapi/asm-generic/mman-common.h.
 F_ADD_SEALS = 1033
@@ -399,11 +406,13 @@ class Descriptor:
 
     def close(self) -> None:
         """
-        Close the descriptor; harmless when repeated.
+        Close the descriptor; harmless when repeated, or if the program has closed it, as one does that closes
+        all that it has.
         """
         fd, self.fd = self.fd, -1
         if fd >= 0:
-            os.close(fd)
+            with suppress(OSError):
+                os.close(fd)
 
 
 def endInotify(fd: int) -> None:
@@ -422,10 +431,14 @@ def endInotify(fd: int) -> None:
     for each in held:
         # One that the kernel has ended, with its file, is no error.
         library.inotify_rm_watch(fd, each)
-    with suppress(BlockingIOError):
+    try:
         while os.read(fd, 4096):
             pass
-    _spare.append(fd)
+    except BlockingIOError:
+        _spare.append(fd)
+    except OSError:
+        # A program that closes all that it has was there before.
+        pass
 
 
 def forgetWatches() -> None:

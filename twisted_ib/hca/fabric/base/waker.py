@@ -7,9 +7,9 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
+from twisted_ib.drive.sleeper import unwatch
 from twisted_ib.hca.host.libc import KernelEpoll
 
 
@@ -60,8 +60,7 @@ class LinkWaker:
             poller.register(receiver, select.EPOLLIN | select.EPOLLET)
         self._elsewhere = poller
         # The reactor of before may have closed its own.
-        with suppress(ValueError):
-            (self._poller if before is None else before).unregister(receiver)
+        unwatch(self._poller if before is None else before, receiver)
 
     def fileno(self) -> int:
         """

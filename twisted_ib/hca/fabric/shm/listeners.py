@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
+from twisted_ib.drive.sleeper import unwatch
 from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.host.rendezvous import Rendezvous
 
@@ -119,7 +120,7 @@ class ListeningSockets:
         self.reopen()
         for fd, (_, rendezvous) in tuple(self._listeners.items()):
             if rendezvous is old:
-                self._poller.unregister(fd)
+                unwatch(self._poller, fd)
                 del self._listeners[fd]
         held = old.release()
         try:
@@ -154,7 +155,7 @@ class ListeningSockets:
         self.deadline = self._clock() + ACCEPT_PAUSE_SECONDS
         self._shut = list(self._listeners)
         for fd in self._shut:
-            self._poller.unregister(fd)
+            unwatch(self._poller, fd)
 
     def reopen(self) -> None:
         """
@@ -176,10 +177,8 @@ class ListeningSockets:
         """
         Close every listening socket and remove its entries.
         """
-        # Paused listeners are not in the epoll object, and unregistering them below would raise an
-        # exception.
-        self.reopen()
+        self.deadline, self._shut = None, []
         for fd, (_, rendezvous) in self._listeners.items():
-            self._poller.unregister(fd)
+            unwatch(self._poller, fd)
             rendezvous.close()
         self._listeners.clear()

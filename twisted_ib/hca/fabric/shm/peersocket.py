@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
+from twisted_ib.drive.sleeper import unwatch
 from twisted_ib.errors import HandshakeError, HCAError, PathLostError
 from twisted_ib.hca.fabric.base.neighbours import PeerIdentity
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell, SocketDoorbell
@@ -291,7 +292,7 @@ class PeerSockets:
             try:
                 self.poller.register(pidfd, select.EPOLLIN)
             except BaseException:
-                self.poller.unregister(peerSocket.fd)
+                unwatch(self.poller, peerSocket.fd)
                 raise
             self.byProcess[pidfd] = peerSocket
         self.bySocket[peerSocket.fd] = peerSocket
@@ -316,11 +317,11 @@ class PeerSockets:
         self.greeting.pop(peerSocket, None)
         # Before the descriptor is closed: epoll(7) keeps watching an open file that a forked child still
         # holds.
-        self.poller.unregister(peerSocket.fd)
+        unwatch(self.poller, peerSocket.fd)
         pidfd = peerSocket.liveness.fd
         if pidfd >= 0:
             del self.byProcess[pidfd]
-            self.poller.unregister(pidfd)
+            unwatch(self.poller, pidfd)
         return True
 
     # -- handshakes

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from zope.interface import implementer
 
 from twisted_ib import limits
+from twisted_ib.drive.sleeper import unwatch
 from twisted_ib.errors import (
     BacklogFullError,
     HandshakeError,
@@ -413,8 +414,7 @@ class SharedMemoryFabric(HotPaths):
                 if bell is not None:
                     (poller or self._poller).register(bell.fd, select.EPOLLIN | select.EPOLLET)
                     # The reactor of before may have closed its own.
-                    with suppress(ValueError):
-                        (before or self._poller).unregister(bell.fd)
+                    unwatch(before or self._poller, bell.fd)
 
     def watch(self, peerSocket: PeerSocket, events: int) -> None:
         """
@@ -576,7 +576,7 @@ class SharedMemoryFabric(HotPaths):
         if bell is not None:
             # Before close: the peer holds the same open eventfd, so epoll(7) would keep reporting it after
             # our close.
-            (self._reactorPoller or self._poller).unregister(bell.fd)
+            unwatch(self._reactorPoller or self._poller, bell.fd)
             bell.close()
         # The memory is freed by _clear, once no upcall is within the path: it may be this very one that
         # drains.
@@ -670,7 +670,7 @@ class SharedMemoryFabric(HotPaths):
             finally:
                 self._clear()
                 if self.rendezvous.watch >= 0:
-                    self._poller.unregister(self.rendezvous.watch)
+                    unwatch(self._poller, self.rendezvous.watch)
                 self._listeners.close()
                 self._poller.close()
                 self._signal.close()

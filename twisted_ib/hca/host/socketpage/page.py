@@ -109,11 +109,12 @@ class SocketPage:
 
     def close(self) -> None:
         """
-        Close the file; harmless when repeated.
+        Close the file; harmless when repeated, or if the program has closed it.
         """
         fd, self.fd = self.fd, -1
         if fd >= 0:
-            os.close(fd)
+            with suppress(OSError):
+                os.close(fd)
 
     # -- rows
 
