@@ -78,8 +78,12 @@ MODULES = [
     "twisted_ib/sdp/protocol/machine.py",
     "twisted_ib/sdp/protocol/zerocopy.py",
     "twisted_ib/sdp/stream.py",
+    "twisted_ib/verbs/c/cm/rsockets.py",
     "twisted_ib/verbs/c/postings.py",
     "twisted_ib/verbs/c/rings.py",
+    "twisted_ib/verbs/c/rsocket/memory.py",
+    "twisted_ib/verbs/c/rsocket/protocol.py",
+    "twisted_ib/verbs/c/rsocket/stream.py",
     "twisted_ib/verbs/core/progress.py",
 ]
 

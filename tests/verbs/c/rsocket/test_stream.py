@@ -10,6 +10,7 @@ from threading import Thread
 from unittest import mock
 
 from benchmarks.counting import steps
+from tests.support.calls import requireReplaceable
 from tests.support.waiting import HANG_SECONDS
 from tests.test_costs import requireBytecodes
 from tests.verbs.c.rsocket.case import BUFFER, RSocketTestCase
@@ -60,6 +61,7 @@ class RSocketTests(RSocketTestCase):
         The first write of a call is short, so that the peer reads while the rest is copied, and each one
         behind it is twice as long, up to a bound.
         """
+        requireReplaceable(RSocket, "_post")
         self.buffer = 1 << 19
         active, _ = self.pair()
         posted: list[int] = []
@@ -96,6 +98,7 @@ class RSocketTests(RSocketTestCase):
         Memory that the peer could not be told of is not mapped: no region is left, and its entry of the
         peer's map is there for the next.
         """
+        requireReplaceable(RSocket, "_post")
         listener, address = self.listening()
         listener.maps = 1
         active, _ = self.connected(listener, address)
@@ -193,6 +196,7 @@ class RSocketTests(RSocketTestCase):
         """
         Where nothing has come progress costs few bytecodes, and asks for no messages to the peer.
         """
+        requireReplaceable(Stream, "updates")
         _, passive = self.pair()
         # No other thread drives while this one has the hub.
         with hub:
@@ -288,6 +292,7 @@ class RSocketTests(RSocketTestCase):
         """
         What comes before the connection is established is told to the peer by that event.
         """
+        requireReplaceable(RSocket, "_post")
         active, passive = self.pair()
         assert passive._stream is not None
         with hub:
@@ -316,6 +321,7 @@ class RSocketTests(RSocketTestCase):
         """
         A peer has no receives posted, and so asks for another try for ever: a socket is closed all the same.
         """
+        requireReplaceable(RSocket, "_receive")
         with mock.patch.object(RSocket, "_receive"):
             active, passive = self.pair()
         with mock.patch.object(stream, "LINGER_SECONDS", 0.05):
@@ -412,6 +418,7 @@ class RSocketTests(RSocketTestCase):
         A listener has a connection, and writes on it, when the peer has said that it is ready to receive
         (IBTA vol. 1 12.9.7), not when the listener has answered.
         """
+        requireReplaceable(RSocket, "_post")
         listener, address = self.listening()
         posted: list[object] = []
         patched = self.patch(RSocket, "_post", lambda socket, *writes: posted.extend(writes))

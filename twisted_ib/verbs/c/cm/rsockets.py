@@ -12,6 +12,7 @@ import fcntl
 import os
 import socket as sockets
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from _twisted_ib_cm import ffi
 
@@ -64,9 +65,9 @@ _FLAGS = int(sockets.SOCK_NONBLOCK | sockets.SOCK_CLOEXEC)
 #: mmap(2).
 _PROT_WRITE = 2
 # Numbers: of Python's flags each operator makes a new object.
-_DONTWAIT, _PEEK, _WAITALL = (
-    int(each) for each in (sockets.MSG_DONTWAIT, sockets.MSG_PEEK, sockets.MSG_WAITALL)
-)
+_DONTWAIT: Final = int(sockets.MSG_DONTWAIT)
+_PEEK: Final = int(sockets.MSG_PEEK)
+_WAITALL: Final = int(sockets.MSG_WAITALL)
 
 
 def _wait(one: Descriptor, ready: Callable[[], bool], flags: int = 0, again: int = errno.EAGAIN) -> None:
@@ -130,13 +131,13 @@ def raccept(socket: int, addr: CData, length: CData) -> int:
     one = descriptorOf(socket)
     if one.socket.phase is not Phase.LISTENING:
         raise HandleError("The socket does not listen")
-    while True:
+    number = -1
+    while number < 0:
         _wait(one, lambda: one.socket.canAccept)
         with hub:
             # Another thread may have taken it.
             if one.socket.canAccept:
                 number = insert(one.socket.accept(), one.family)
-                break
     if addr and length:
         _tell(addr, length, descriptors[number].socket.cmid.peer_addr)
     return number
@@ -193,7 +194,7 @@ def rclose(socket: int) -> int:
 # -- data
 
 
-_UNCONNECTED = (Phase.NEW, Phase.BOUND, Phase.LISTENING)
+_UNCONNECTED: Final = (Phase.NEW, Phase.BOUND, Phase.LISTENING)
 
 
 def _checkConnected(one: Descriptor) -> None:

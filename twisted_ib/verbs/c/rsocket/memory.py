@@ -61,7 +61,7 @@ class Messages:
         @param depth: receives that are posted at once.
         """
         self._depth, self._posted, self._taken = depth, 0, 0
-        self._memory = Memory(cmid, depth * MESSAGE_BYTES, int(enums.IBV_ACCESS_LOCAL_WRITE))
+        self._memory = Memory(cmid, depth * MESSAGE_BYTES, int(enums.ibv_access_flags.IBV_ACCESS_LOCAL_WRITE))
 
     def receives(self, count: int) -> list[ReceiveRequest]:
         """

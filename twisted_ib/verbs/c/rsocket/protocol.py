@@ -32,43 +32,45 @@ if TYPE_CHECKING:
 
 #: Work requests of each direction, and octets of each buffer: the defaults of librdmacm.  Programs change the
 #: buffers by options.
-DEPTH = 384
-BUFFER_BYTES = 1 << 17
+DEPTH: Final = 384
+BUFFER_BYTES: Final = 1 << 17
 #: Entries of a target list.
-TARGETS = 2
+TARGETS: Final = 2
 #: Work requests that only control messages may take: credits must not wait for data.
-CONTROL_REQUESTS = 4
+CONTROL_REQUESTS: Final = 4
 #: Octets of one entry of a target list, and of a map.
-TARGET_BYTES, MAP_BYTES = 16, 24
+TARGET_BYTES: Final = 16
+MAP_BYTES: Final = 24
 #: Entries of a map at most: a greeting has more only in 256s.
-MOST_MAPS = 128
+MOST_MAPS: Final = 128
 #: Nothing is written while the send buffer has less room: small writes cost as much as large ones.
-LEAST_ROOM = 2048
+LEAST_ROOM: Final = 2048
 #: A write begins with this many octets and doubles, so that the peer reads while the rest is copied.
-FIRST_WRITE, MOST_WRITE = 2048, 1 << 16
+FIRST_WRITE: Final = 2048
+MOST_WRITE: Final = 1 << 16
 
-_VERSION = 1
-_SEQUENCE = 0xFFFF
-_HALF_SEQUENCE = 0x8000
-_DATA_BITS = 29
-_DATA_MASK = (1 << _DATA_BITS) - 1
+_VERSION: Final = 1
+_SEQUENCE: Final = 0xFFFF
+_HALF_SEQUENCE: Final = 0x8000
+_DATA_BITS: Final = 29
+_DATA_MASK: Final = (1 << _DATA_BITS) - 1
 #: Addresses are the peer's word: a sum that is beyond 64 bits wraps, and the peer's key refuses it.
-_ADDRESS_MASK = (1 << 64) - 1
+_ADDRESS_MASK: Final = (1 << 64) - 1
 
 # Version, flags, credits; entries of the I/O map; address, key and length of the target list and of the first
 # half of the receive buffer.
-_GREETING: Packed[tuple[int, int, int, int, int, int, int, int, int, int]] = Struct("!BBH3xBQIIQII")
+_GREETING: Final[Packed[tuple[int, int, int, int, int, int, int, int, int, int]]] = Struct("!BBH3xBQIIQII")
 #: Octets of the greeting in private data.
-GREETING_BYTES = _GREETING.size
+GREETING_BYTES: Final = _GREETING.size
 #: A flag of the greeting: the host is big endian, and so is what it writes into a target list.
-_BIG_ENDIAN = 1
+_BIG_ENDIAN: Final = 1
 #: A flag of the greeting: it says how many entries the map has.
-_MAPS = 2
-_LITTLE_TARGET: Packed[tuple[int, int, int]] = Struct("<QII")
-_BIG_TARGET: Packed[tuple[int, int, int]] = Struct(">QII")
+_MAPS: Final = 2
+_LITTLE_TARGET: Final[Packed[tuple[int, int, int]]] = Struct("<QII")
+_BIG_TARGET: Final[Packed[tuple[int, int, int]]] = Struct(">QII")
 # Of a map: the offset, and address, key and length of the memory there.
-_LITTLE_MAP: Packed[tuple[int, int, int, int]] = Struct("<QQII")
-_BIG_MAP: Packed[tuple[int, int, int, int]] = Struct(">QQII")
+_LITTLE_MAP: Final[Packed[tuple[int, int, int, int]]] = Struct("<QQII")
+_BIG_MAP: Final[Packed[tuple[int, int, int, int]]] = Struct(">QQII")
 
 
 class Operation(IntEnum):

@@ -10,6 +10,7 @@ import errno
 import time
 from collections import deque
 from enum import IntEnum
+from typing import Final
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
@@ -51,19 +52,20 @@ from twisted_ib.verbs.pyverbs import (
 )
 from twisted_ib.verbs.pyverbs.cm.addrinfo import Address
 
-_E = enums.rdma_cm_event_type
-_SUCCESS = WCStatus.SUCCESS
-_WRITABLE = int(enums.IBV_ACCESS_LOCAL_WRITE | enums.IBV_ACCESS_REMOTE_WRITE)
+_A, _E = enums.ibv_access_flags, enums.rdma_cm_event_type
+_SUCCESS: Final = WCStatus.SUCCESS
+_WRITABLE: Final = int(_A.IBV_ACCESS_LOCAL_WRITE | _A.IBV_ACCESS_REMOTE_WRITE)
 #: Octets of the parts of the send buffer that hold targets and entries of maps on their way.
-_CONTROL_BYTES = MAP_BYTES * CONTROL_REQUESTS
+_CONTROL_BYTES: Final = MAP_BYTES * CONTROL_REQUESTS
 #: Offsets of mapped memory have 64 bits, and C's a sign; lengths 32.
 _OFFSET_MASK, _MOST_MAPPED = (1 << 64) - 1, (1 << 32) - 1
 _RETRIES = 7
 #: All that they need is the identifier 0, which no message is; so many that messages have taken are posted
 #: together.  As many more are for messages that use no credit: of credits two for halves of the buffer and
 #: two for messages that were read, as no more is outstanding, and of the end.
-_RECEIVE, _RECEIVES = ReceiveRequest(0), 16
-_POSTED = DEPTH + 2 * _RECEIVES
+_RECEIVE: Final = ReceiveRequest(0)
+_RECEIVES: Final = 16
+_POSTED: Final = DEPTH + 2 * _RECEIVES
 #: Seconds that a socket which is closed or shut down waits for its peer to take what was written.  A peer
 #: that has no receives posted is asked for ever, since seven retries mean that.
 LINGER_SECONDS = 60.0
@@ -311,8 +313,6 @@ class RSocket:
 
     def _poll(self, stream: Stream) -> None:
         completions = self._cq._core.completions
-        if not completions:
-            return
         # Whether there was room nobody asks if octets, or credits, have come.
         received, hadRoom, messages = 0, True, self._messages
         while completions:
@@ -479,7 +479,7 @@ class RSocket:
             index = next((each for each in range(stream.peerMaps) if each not in used), None)
             if index is None:
                 raise HandleError("The peer's map is full", errno.ENOMEM)
-        region = MR(self.cmid, length, _WRITABLE if isWritable else enums.IBV_ACCESS_LOCAL_WRITE, address)
+        region = MR(self.cmid, length, _WRITABLE if isWritable else _A.IBV_ACCESS_LOCAL_WRITE, address)
         offset = address if offset == -1 else offset
         if index is not None:
             stream.untold[index] = offset & _OFFSET_MASK, Region(address, region.rkey, length)
