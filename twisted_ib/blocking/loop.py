@@ -80,8 +80,7 @@ class BlockingLoop:
         self.lock = cast(DrivingLock, RLock())
         handlers.install(sameAction)
         self.interrupts = handlers.protect(self.lock)
-        self.lockQueue = LockQueue()
-        self.reactor = DrivenReactor(self)
+        self.lockQueue, self.reactor = LockQueue(), DrivenReactor(self)
         self.turn, self.switch = self.reactor.turn, self.reactor.switch
         self.driven, self.idling = self.reactor._loop, self.reactor.idling
         self._idleReady: Callable[[], object] | None = None
