@@ -133,8 +133,8 @@ class CMAgent:
         """
         device, path = self._device, mad.path
         # A peer that has given up its REQ names no connection of ours, as that REQ may be queued.
-        isBehind = mad.attribute == REJ.attribute and not any(mad.data[_REMOTE_ID : _REMOTE_ID + 4])
-        isBehind = isBehind and (path in self._shown.queues or path in self._strangers.queues)
+        isBehind = mad.attribute == REJ.attribute and self._isQueued(path)
+        isBehind = isBehind and not any(mad.data[_REMOTE_ID : _REMOTE_ID + 4])
         if mad.attribute not in _UNSOLICITED and not isBehind:
             self._deliver(mad)
             return
@@ -164,6 +164,9 @@ class CMAgent:
             others.count -= len(before)
             own.add(path, before.values())
         own.add(path, (mad,))
+
+    def _isQueued(self, path: DatagramPath) -> bool:
+        return path in self._shown.queues or path in self._strangers.queues
 
     def endOfBatch(self) -> None:
         """
