@@ -24,6 +24,8 @@ from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.reactor.loop import EPOLL_EVERY, progress
 
 if TYPE_CHECKING:
+    from _typeshed import HasFileno
+
     from twisted_ib.internet.channel import DeviceChannel
 
 #: Seconds for which delayed calls, deadlines and descriptors have no turn, if all sleeps between ended with
@@ -214,7 +216,7 @@ class DrivenReactor(IBReactor):
             return None
         return monotonic() + self._idleUntil - self.seconds()
 
-    def _remove(self, xer: Any, primary: set[int], *others: Any) -> None:
+    def _remove(self, xer: HasFileno, primary: set[int], *others: object) -> None:
         # A program may have closed its descriptor, or the epoll object's: nobody is registered there.
         try:
             super()._remove(xer, primary, *others)
