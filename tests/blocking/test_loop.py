@@ -459,14 +459,23 @@ class LoopTests(BlockingTestCase):
             self.assertGreaterEqual(reactor.setAlarm(0.0), 0)
             alarm = reactor.alarm
             assert alarm is not None
-            alarm.close()
+            self.assertGreaterEqual(reactor.setAlarm(5.0), 0)
+            self.assertTrue(reactor.rings)
+            os.close(alarm.descriptor)
             self.assertEqual(reactor.setAlarm(0.0), -1)
             self.assertIsNone(reactor.alarm)
+            self.assertFalse(reactor.rings)
 
             def full(*_: object) -> NoReturn:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
             self.patch(driven, "Alarm", full)
+            self.assertEqual(reactor.setAlarm(0.0), -1)
+
+            def absent(*_: object) -> NoReturn:
+                raise AttributeError("timerfd_create")
+
+            self.patch(driven, "Alarm", absent)
             self.assertEqual(reactor.setAlarm(0.0), -1)
 
     def test_noSleepBeforeCall(self) -> None:

@@ -277,14 +277,15 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         f"{_DRIVE}/waiter.py",
-        "self.bell, self.grace, self.leaves = -1, grace, 0",
+        "self.bell, self.alarm, self.grace, self.leaves = -1, -1, grace, 0",
         "1",
         "2",
         "no descriptor either",
+        times=2,
     ),
     Equivalent(
         f"{_DRIVE}/waiter.py",
-        "self.bell, self.grace, self.leaves = -1, grace, 0",
+        "self.bell, self.alarm, self.grace, self.leaves = -1, -1, grace, 0",
         "0",
         "1",
         "who becomes the deputy sets it",
@@ -572,7 +573,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         f"{_RSOCKET}/protocol.py",
-        "_HALF_SEQUENCE = 0x8000",
+        "_HALF_SEQUENCE: Final = 0x8000",
         "0x8000",
         "32769",
         "two numbers are no further apart than a queue is deep",

@@ -4,6 +4,7 @@ Tests of L{twisted_ib.reactor.driven} turn by turn, without devices, threads and
 
 from __future__ import annotations
 
+import os
 import select
 from collections import deque
 from threading import get_ident
@@ -546,3 +547,83 @@ class IdleTests(DrivenTestCase):
         self.reactor._poll(())
         self.assertFalse(self.reactor.idling.holds)
         self.assertIsNone(Idle.last)
+
+
+class Reader:
+    """
+    A reader of a program's, whose descriptor others close.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def doRead(self) -> None:
+        """
+        Nothing comes.
+        """
+
+    def fileno(self) -> int:
+        """
+        Its number.
+        """
+        return self.descriptor
+
+    def logPrefix(self) -> str:
+        """
+        Its name.
+        """
+        return "reader"
+
+
+class ClosedTests(SynchronousTestCase):
+    """
+    Readers whose descriptors a program has closed before they are removed.
+    """
+
+    def setUp(self) -> None:
+        """
+        A reader, which the reactor watches.
+        """
+        ownRunDirectory(self)
+        self.reactor = DrivenReactor(Drivers([]))
+        self.addCleanup(self.reactor.dispose)
+        number, other = os.pipe()
+        self.addCleanup(os.close, other)
+        self.number, self.reader = number, Reader(number)
+        self.reactor.addReader(self.reader)
+
+    def removed(self) -> None:
+        """
+        Remove it: the reactor has forgotten it, and the number is free for another reader.
+        """
+        self.reactor.removeReader(self.reader)
+        self.assertNotIn(self.reader, self.reactor.getReaders())
+        self.assertEqual(self.reactor.removeAll(), [])
+        self.assertNotIn(self.number, self.reactor._reads)
+
+    def test_closed(self) -> None:
+        """
+        There is nothing of that number.
+        """
+        os.close(self.number)
+        self.removed()
+
+    def test_told(self) -> None:
+        """
+        The reader says that it has none.
+        """
+        os.close(self.number)
+        self.reader.descriptor = -1
+        self.removed()
+
+    def test_other(self) -> None:
+        """
+        Another file has the number, which an epoll object does not watch, or which it could not.
+        """
+        for path in os.devnull, os.curdir:
+            file = os.open(path, os.O_RDONLY)
+            os.dup2(file, self.number)
+            os.close(file)
+            self.removed()
+            os.close(self.number)
+            self.setUp()

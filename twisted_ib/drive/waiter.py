@@ -158,13 +158,15 @@ class Waiter(Follower):
         if kernel is None:
             return self.lock.acquire(True, bounded(seconds))
         alarm = self.alarm
-        if alarm >= 0:
-            kernel.register(alarm, select.POLLIN)
         try:
+            if alarm >= 0:
+                kernel.register(alarm, select.POLLIN)
             found = [descriptor for descriptor, _ in kernel.poll(milliseconds(seconds))]
         finally:
             if alarm >= 0:
-                kernel.unregister(alarm)
+                # A signal's handler may have raised before it was there.
+                with suppress(KeyError):
+                    kernel.unregister(alarm)
                 self.alarm = -1
         if self.bell in found:
             os.eventfd_read(self.bell)

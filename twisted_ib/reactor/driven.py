@@ -5,6 +5,7 @@ The reactor that threads which block drive, turn by turn.
 from __future__ import annotations
 
 import errno
+import os
 import select
 from collections import deque
 from collections.abc import Callable
@@ -217,13 +218,15 @@ class DrivenReactor(IBReactor):
         return monotonic() + self._idleUntil - self.seconds()
 
     def _remove(self, xer: HasFileno, primary: set[int], *others: object) -> None:
-        # A program may have closed its descriptor, or the epoll object's: nobody is registered there.
+        # A program may have closed its descriptor, or the epoll object's, and opened another file of that
+        # number: nobody is registered there.
         try:
             super()._remove(xer, primary, *others)
         except OSError as error:
-            if error.errno != errno.EBADF:
+            if error.errno not in (errno.EBADF, errno.ENOENT, errno.EPERM):
                 raise
             primary.discard(xer.fileno())
+            primary.intersection_update(self._selectables)
 
     def _poll(self, channels: tuple[DeviceChannel, ...]) -> None:
         super()._poll(channels)
@@ -274,13 +277,14 @@ class DrivenReactor(IBReactor):
         """
         try:
             alarm = self.alarm = self.alarm or Alarm()
-        except OSError:
+        except (OSError, AttributeError):
+            # As where the C library has no such call.
             return -1
         if alarm.set(seconds):
             self.rings = seconds > 0
             return alarm.descriptor
         # Another file's, of a program that closes what it does not know.
-        self.alarm = None
+        self.alarm, self.rings = None, False
         return -1
 
     def leave(self) -> None:
@@ -298,4 +302,4 @@ class DrivenReactor(IBReactor):
         self._poller.close()
         # Not another file's.
         if self.alarm is not None and self.alarm.set(0.0):
-            self.alarm.close()
+            os.close(self.alarm.descriptor)

@@ -94,8 +94,27 @@ class AlarmTests(SynchronousTestCase):
                 self.assertTrue(alarm.set(0.0))
             self.assertEqual(poller.poll(0), [])
         finally:
-            alarm.close()
+            os.close(alarm.descriptor)
         self.assertFalse(alarm.set(1.0))
+
+    def test_stranger(self) -> None:
+        """
+        A program closes the descriptor, and makes a timer that has its number: that goes on as it was.
+        """
+        alarm, stranger = libc.Alarm(), libc.Alarm()
+        library, value = ctypes.CDLL(None), (ctypes.c_long * 4)(0, 0, 3600, 5)
+        library.timerfd_settime(stranger.descriptor, 0, value, None)
+        os.dup2(stranger.descriptor, alarm.descriptor)
+        try:
+            self.assertFalse(alarm.set(0.0))
+            self.assertFalse(alarm.set(1.0))
+            library.timerfd_gettime(stranger.descriptor, value)
+            interval, left = value[:2], value[2]
+            self.assertEqual(interval, [0, 0])
+            self.assertGreater(left, 3000)
+        finally:
+            os.close(alarm.descriptor)
+            os.close(stranger.descriptor)
 
     def test_refused(self) -> None:
         """

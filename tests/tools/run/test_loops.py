@@ -5,10 +5,13 @@ Tests for L{twisted_ib.tools.run.loops}, C{hooks} and C{sockets}: what a program
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
+from itertools import cycle
 from pathlib import Path
+from threading import Event, Thread
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +21,10 @@ from tests.support.certificates import certificate
 from tests.support.commands import programOf
 from tests.support.waiting import HANG_SECONDS
 from tests.tools.run.case import RunTestCase
-from twisted_ib.tools.run.hooks import ABSENT, Hooks
+from twisted_ib.tools.run.hooks import ABSENT, Hooks, Later
+
+#: Of what two threads do at once: a fault of one in some 200 is met.
+TRIES = 2000
 
 #: Connects by blocking sockets; the result has both ends and the listener.
 _PAIR = """
@@ -776,6 +782,38 @@ async def main():
         print("refused")
 asyncio.run(main())
 """
+
+
+class LaterTests(SynchronousTestCase):
+    """
+    Tests for L{twisted_ib.tools.run.hooks.Later}.
+    """
+
+    def test_beside(self) -> None:
+        """
+        Another thread may import while a module is imported late.
+        """
+        ended = Event()
+
+        def imports() -> None:
+            for number in cycle(range(50)):
+                sys.modules[f"tests.beside{number}"] = sys
+                sys.modules.pop(f"tests.beside{number * 7 % 50}", None)
+                if ended.is_set():
+                    return
+
+        self.addCleanup(sys.setswitchinterval, sys.getswitchinterval())
+        sys.setswitchinterval(1e-6)
+        thread = Thread(target=imports)
+        thread.start()
+        try:
+            for _ in range(TRIES):
+                self.assertEqual(Later("math").pi, math.pi)
+        finally:
+            ended.set()
+            thread.join()
+            for number in range(50):
+                sys.modules.pop(f"tests.beside{number}", None)
 
 
 class ReplacedTests(SynchronousTestCase):

@@ -46,6 +46,8 @@ _FREED_KEPT = 4 << 20
 
 #: More than struct sigaction of any C library has.
 _SIGACTION_BYTES = 1024
+#: Seconds and nanoseconds of the interval of L{Alarm}s, a hundred years: no timer of the program's has it.
+_INTERVAL = 1 << 32, 271828182
 
 # Now: later its name may stand for what asks the devices (L{twisted_ib.blocking.patch}), as that of sockets.
 KernelEpoll = cast("type[select.epoll]", getattr(select, "epoll", None))
@@ -69,27 +71,18 @@ class KernelSocket(socket.socket):
         return made, address
 
     def close(self) -> None:
-        """
-        Close it; harmless if the program has closed its descriptor.
-        """
+        # The program may have closed its descriptor.
         with suppress(OSError):
             super().close()
 
 
 # Linux include/uapi/linux/fcntl.h, memfd.h and include/uapi/asm-generic/mman-common.h.
-F_ADD_SEALS = 1033
-F_GET_SEALS = 1034
-F_SEAL_SEAL = 0x01
-F_SEAL_SHRINK = 0x02
-F_SEAL_GROW = 0x04
-F_SEAL_FUTURE_WRITE = 0x10
-MFD_CLOEXEC = 0x1
-MFD_ALLOW_SEALING = 0x2
+F_ADD_SEALS, F_GET_SEALS = 1033, 1034
+F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_FUTURE_WRITE = 0x01, 0x02, 0x04, 0x10
+MFD_CLOEXEC, MFD_ALLOW_SEALING = 0x1, 0x2
 MADV_DONTFORK = 10
 # Linux include/uapi/linux/inotify.h; IN_UNMOUNT and IN_IGNORED are reported unasked.
-IN_ATTRIB = 0x4
-IN_CLOSE_WRITE = 0x8
-IN_MOVE_SELF = 0x800
+IN_ATTRIB, IN_CLOSE_WRITE, IN_MOVE_SELF = 0x4, 0x8, 0x800
 # Linux include/uapi/linux/prctl.h.
 PR_SET_PDEATHSIG = 1
 
@@ -343,7 +336,8 @@ class Alarm:
             raise OSError(code, f"timerfd_create: {os.strerror(code)}")
         self._settime = library.timerfd_settime
         # struct itimerspec: seconds and nanoseconds of the interval, and of the first time.
-        self._value = (ctypes.c_long * 4)()
+        self._value = (ctypes.c_long * 4)(*_INTERVAL)
+        self._settime(self.descriptor, 0, self._value, None)
 
     def set(self, seconds: float) -> bool:
         """
@@ -352,14 +346,15 @@ class Alarm:
         @param seconds: From now; 0 for never.
         @return: False if the descriptor is no alarm any more: others have closed it.
         """
-        self._value[2], self._value[3] = divmod(int(seconds * 1e9), 1_000_000_000)
-        return not self._settime(self.descriptor, 0, self._value, None)
-
-    def close(self) -> None:
-        """
-        Close the descriptor.
-        """
-        os.close(self.descriptor)
+        value = self._value
+        value[:] = *_INTERVAL, *divmod(int(seconds * 1e9), 1_000_000_000)
+        if self._settime(self.descriptor, 0, value, value):
+            return False
+        isOurs = tuple(value[:2]) == _INTERVAL
+        if not isOurs:
+            # A timer of the program's, as it was.
+            self._settime(self.descriptor, 0, value, None)
+        return isOurs
 
 
 def inotify(watches: Iterable[tuple[str, int]]) -> int:

@@ -6,13 +6,16 @@ often.
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import select
 import socket
+from types import SimpleNamespace
 from typing import Any
 
 from tests.hca.hcas import LISTENER, SDP, HCATestCase, Taker, User, readable, settle
 from tests.support.descriptors import descriptors, descriptorsBefore
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, PeerRefusedError
 from twisted_ib.hca.device.device import Device
@@ -98,6 +101,32 @@ class CallerTests(HCATestCase):
         super().setUp()
         self.b = self.device()
         self.b.listen(SDP, "127.0.0.1", 7001, LISTENER)
+
+    def test_closedListener(self) -> None:
+        """
+        The program closes the descriptor of one listening socket: the others are watched again once the pause
+        that this makes is over.
+        """
+        poller = select.epoll()
+        self.addCleanup(poller.close)
+        now = 0.0
+        listening = shmListeners.ListeningSockets(poller, lambda: now, lambda name: None)
+        first, second = (socket.socket(socket.AF_UNIX) for _ in range(2))
+        for each in (first, second):
+            # A name of the kernel's choice, as unix(7) has it.
+            each.bind("")
+            each.listen()
+            listening.add(SimpleNamespace(bind=lambda each=each: each, close=each.close))
+        descriptor = first.detach()
+        os.close(descriptor)
+        listening.accept(descriptor, lambda *_: None)
+        self.assertIsNotNone(listening.deadline)
+        now = 1.0
+        listening.tick(now)
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(second.getsockname())
+            self.assertEqual(poller.poll(HANG_SECONDS), [(second.fileno(), select.EPOLLIN)])
+        listening.close()
 
     def dial(self) -> socket.socket:
         """

@@ -12,6 +12,7 @@ import resource
 import select
 import socket
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
@@ -164,7 +165,9 @@ class ListeningSockets:
         self.deadline = None
         shut, self._shut = self._shut, []
         for fd in shut:
-            self._poller.register(fd, select.EPOLLIN)
+            # The program may have closed it: the others go on.
+            with suppress(OSError):
+                self._poller.register(fd, select.EPOLLIN)
 
     def tick(self, now: float) -> None:
         """
