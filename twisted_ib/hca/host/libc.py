@@ -347,7 +347,7 @@ class Alarm:
         @return: False if the descriptor is no alarm any more: others have closed it.
         """
         value = self._value
-        value[:] = *_INTERVAL, *divmod(int(seconds * 1e9), 1_000_000_000)
+        value[:] = [*_INTERVAL, *divmod(int(seconds * 1e9), 1_000_000_000)]
         if self._settime(self.descriptor, 0, value, value):
             return False
         isOurs = tuple(value[:2]) == _INTERVAL
