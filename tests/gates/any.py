@@ -45,7 +45,7 @@ RECORDED = {
     "queues": 18,
     "rdma": 42,
     "rds": 41,
-    "reactor": 45,
+    "reactor": 44,
     "sdp": 35,
     "subnet": 0,
     "subnet/hosting": 28,
