@@ -71,7 +71,9 @@ class KernelSocket(socket.socket):
         return made, address
 
     def close(self) -> None:
-        # The program may have closed its descriptor.
+        """
+        Close it; harmless if the program has closed its descriptor.
+        """
         with suppress(OSError):
             super().close()
 
@@ -348,13 +350,12 @@ class Alarm:
         """
         value = self._value
         value[:] = [*_INTERVAL, *divmod(int(seconds * 1e9), 1_000_000_000)]
-        if self._settime(self.descriptor, 0, value, value):
-            return False
-        isOurs = tuple(value[:2]) == _INTERVAL
-        if not isOurs:
-            # A timer of the program's, as it was.
-            self._settime(self.descriptor, 0, value, None)
-        return isOurs
+        isRefused = bool(self._settime(self.descriptor, 0, value, value))
+        if isRefused or tuple(value[:2]) == _INTERVAL:
+            return not isRefused
+        # A timer of the program's, as it was.
+        self._settime(self.descriptor, 0, value, None)
+        return False
 
 
 def inotify(watches: Iterable[tuple[str, int]]) -> int:
@@ -401,8 +402,7 @@ class Descriptor:
 
     def close(self) -> None:
         """
-        Close the descriptor; harmless when repeated, or if the program has closed it, as one does that closes
-        all that it has.
+        Close the descriptor; harmless when repeated, or if the program has closed it.
         """
         fd, self.fd = self.fd, -1
         if fd >= 0:
