@@ -506,6 +506,43 @@ class TurnTests(ChannelTestCase):
         end.turn()
         self.assertEqual(owner.ends, 2 + 2 * internetChannel.BATCHES_PER_TURN)
 
+    def test_dueOnAsyncio(self) -> None:
+        """
+        On an event loop of asyncio a turn ends after the batch if a call is due, as the result of a thread:
+        it does not wait for further batches, nor for polling between them.
+        """
+        events = SelectorEventLoop()
+        self.addCleanup(events.close)
+        reactor: Any = AsyncioSelectorReactor(events)
+        channel = channelFor(reactor, "lo0")
+        self.addCleanup(channel.close)
+        channel.acquire(Keeper())
+
+        def once() -> None:
+            """
+            One turn of the event loop.
+            """
+            events.call_soon(events.stop)
+            events.run_forever()
+
+        once()
+        results: list[int] = []
+        owner = Owner(channel.device, 10**9)
+
+        def atFirst() -> None:
+            """
+            The batch during which a thread has finished.
+            """
+            owner.hook = None
+            events.call_soon_threadsafe(lambda: results.append(owner.ends))
+
+        owner.hook = atFirst
+        owner.device.markDirty(owner)
+        once()
+        once()
+        owner.again = 0
+        self.assertEqual(results, [2])
+
     def test_raises(self) -> None:
         """
         An exception is logged, not raised to the reactor, which would take the

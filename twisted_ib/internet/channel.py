@@ -15,7 +15,7 @@ living peers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from threading import get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -101,6 +101,8 @@ class DeviceChannel:
         self._timer: DelayedCall | None = None
         self._rung = 0  # How often the device had woken a peer before the present batches.
         self._registered = self._visible = self._inTurn = self._enough = self._wanted = False
+        # asyncio's calls that are due, results of threads among them: the reactor has no queue of its own.
+        self._due: Collection[object] = getattr(getattr(reactor, "_asyncioEventloop", None), "_ready", ())
         self.polled = IReactorCompletionChannels.providedBy(reactor)
         polling = getattr(reactor, "polling", None) if self.polled else self.polling
         device.pollingCounters = getattr(polling, "counters", None)
@@ -371,8 +373,8 @@ class DeviceChannel:
 
     def _serve(self, wait: bool = False, last: bool = False) -> None:
         device = self.device
-        # Over TCP no answer overtakes what an application put off with callLater(0): the batches end when a
-        # delayed call is due.  In the last serving there is no application to overtake.
+        # Over TCP no answer overtakes a thread's result, or what callLater(0) put off: the batches end when a
+        # call is due.  In the last serving there is no application to overtake.
         timeout = getattr(self.reactor, "timeout", None)
         device.fabric.look()
         self._rung = device.fabric.rung
@@ -380,7 +382,7 @@ class DeviceChannel:
         for _ in range(BATCHES_PER_TURN):
             if not device.progress():
                 break
-            if not last and (self._enough or (timeout is not None and timeout() == 0)):
+            if not last and (self._enough or self._due or (timeout is not None and timeout() == 0)):
                 break
             if wait:
                 self._await()
