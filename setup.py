@@ -31,6 +31,7 @@ MODULES = [
     "twisted_ib/hca/device/progress.py",
     "twisted_ib/hca/fabric/base/addressdirectory.py",
     "twisted_ib/hca/fabric/base/fabric.py",
+    "twisted_ib/hca/fabric/base/lastwords.py",
     "twisted_ib/hca/fabric/base/management.py",
     "twisted_ib/hca/fabric/base/path.py",
     "twisted_ib/hca/fabric/roce/packet.py",

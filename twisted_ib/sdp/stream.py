@@ -56,6 +56,7 @@ from twisted_ib.sdp.streamrdma import READ_DEPTH
 from twisted_ib.sdp.zerocopyreceive import FilledBuffer
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.device.progress import DeviceProgress
     from twisted_ib.internet.channel import DeviceChannel
 
 #: The room below which a write takes the slow path.
@@ -277,7 +278,7 @@ class Stream:
         if data.__class__ is bytes and data and _ident() == self.thread:
             length = len(data)
             if length <= self.direct:
-                device = self.channel.device
+                device: DeviceProgress = self.channel.device
                 if self.batch != device.batch:
                     self.batch = device.batch
                     self.written = data
