@@ -484,19 +484,25 @@ class TurnTests(ReactorTestCase):
         self.reactor.doPoll(None)
         self.assertEqual((len(device.work), self.slept), (1, []))
 
-    def test_threadWaits(self) -> None:
+    def threadWaits(self) -> None:
         """
-        While a call in a thread waits for the interpreter, the reactor sleeps after each batch, so that
-        the thread has it, unless there is more to do.
+        Have the reactor believe that it runs, and that a call in a thread waits for the interpreter.
         """
         self.running()
-        _, device = self.add()
-        (path,) = device.hot = (HotPath(),)
         self.reactor.threadpool = pool = ThreadPool(0, 1)
         self.addCleanup(setattr, self.reactor, "threadpool", None)
         working: list[None] = [None]
         self.patch(ThreadPool, "working", property(lambda pool: working))
         self.assertEqual(pool.working, [None])
+
+    def test_threadWaits(self) -> None:
+        """
+        While a call in a thread waits for the interpreter, the reactor sleeps after each batch, so that
+        the thread has it, unless there is more to do.
+        """
+        self.threadWaits()
+        _, device = self.add()
+        (path,) = device.hot = (HotPath(),)
         path.found = [True] * 3
         device.work = [1]
         self.reactor.doPoll(None)
@@ -518,6 +524,18 @@ class TurnTests(ReactorTestCase):
         timeout = self.slept.pop()
         self.assertTrue(timeout is not None and 1 < timeout <= 1.5, timeout)
         self.assertEqual(path.looks, 0)
+
+    def test_threadWaitsNoLongerThanCaller(self) -> None:
+        """
+        The sleep after a batch lasts no longer than the caller of the turn says, as programs do that have a
+        loop of their own.
+        """
+        self.threadWaits()
+        _, device = self.add()
+        for timeout in (0, 0.25):
+            device.work = [1]
+            self.reactor.doPoll(timeout)
+            self.assertEqual(self.slept.pop(), timeout)
         for call in self.reactor.getDelayedCalls():
             call.cancel()
 

@@ -160,7 +160,7 @@ class IBReactorBase(_Reactor):
         if worked:
             if loop.stay(self, channels, alone):
                 return ()
-            timeout = loop.calm(self) if loop.threadsWait else 0
+            timeout = loop.within(self, timeout) if loop.threadsWait else 0
         if timeout != 0:
             timeout = self.rest.begin(channels, self.seconds, timeout)
         loop.quiet = False

@@ -61,6 +61,14 @@ class DeviceLoop:
         calm: float = calls[0].time - reactor.seconds()
         return calm if calm > 0.0 else 0.0
 
+    def within(self, reactor: IBReactorBase, timeout: float | None) -> float | None:
+        """
+        @param timeout: Seconds that the turn's caller gives (C{iterate(0)}); L{None} for any time.
+        @return: The same, or what L{calm} says if that is less.
+        """
+        calm = self.calm(reactor)
+        return calm if timeout is None or (calm is not None and calm < timeout) else timeout
+
     def stay(self, reactor: IBReactorBase, channels: tuple[DeviceChannel, ...], alone: Device | None) -> bool:
         """
         After a batch with traffic serve others as long as they come at once and nothing else is due, so that
