@@ -22,7 +22,6 @@ MODULES = [
     "twisted_ib/hca/base/refcount.py",
     "twisted_ib/hca/cm/admission.py",
     "twisted_ib/hca/cm/machine.py",
-    "twisted_ib/hca/cm/messages.py",
     "twisted_ib/hca/cm/peer.py",
     "twisted_ib/hca/cm/table.py",
     "twisted_ib/hca/cm/timers.py",

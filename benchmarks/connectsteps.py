@@ -17,7 +17,7 @@ from twisted.internet.protocol import ClientFactory, Factory, Protocol
 
 from benchmarks.stepping import Both, connected, least
 from benchmarks.steps import Table
-from twisted_ib.hca.cm.messages import replyMessage, requestMessage
+from twisted_ib.hca.cm.machine import replyMessage, requestMessage
 from twisted_ib.hca.cm.states import Event
 from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.connection.rdmacm import PortSpace

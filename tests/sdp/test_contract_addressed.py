@@ -18,8 +18,7 @@ from twisted_ib.hca.cm.transitions import refuse
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.connection.receives import sendsHello
 from twisted_ib.hca.device.registry import addDevice
-from twisted_ib.hca.wire.cm.codes import MessageKind
-from twisted_ib.hca.wire.cm.messages import REQ
+from twisted_ib.hca.wire.cm.messages import REQ, MessageKind
 
 HERE = "127.0.0.1"
 

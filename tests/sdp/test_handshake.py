@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted_ib import limits
 from twisted_ib.errors import SDPWireError, WireError
 from twisted_ib.hca.base.traits import Peers
-from twisted_ib.hca.cm.messages import replyMessage, requestMessage, requestOf
+from twisted_ib.hca.cm.machine import replyMessage, requestMessage, requestOf
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.request import ANY_PATH
 from twisted_ib.hca.wire.cm.messages import REP, REQ

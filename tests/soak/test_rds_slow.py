@@ -16,7 +16,7 @@ from tests.rds.media import test_tcp
 from tests.rds.media.test_addressed import THERE, AddressedTestCase
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
-from twisted_ib.hca.cm.messages import requestMessage
+from twisted_ib.hca.cm.machine import requestMessage
 from twisted_ib.hca.connection import ConnectRequest, PathRecord
 from twisted_ib.hca.connection.rdmacm import RDMACMHeader, gidOf
 from twisted_ib.hca.wire.cm.layout import BODY_BYTES

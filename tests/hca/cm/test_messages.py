@@ -1,5 +1,5 @@
 """
-Tests of L{twisted_ib.hca.cm.messages}: each field of a request or an answer has its place in a message, and
+Tests of L{twisted_ib.hca.cm.machine}: each field of a request or an answer has its place in a message, and
 comes back from there.
 """
 
@@ -12,7 +12,7 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.hca.base.traits import IB_PRIVATE_BYTES
-from twisted_ib.hca.cm import messages
+from twisted_ib.hca.cm import machine
 from twisted_ib.hca.connection import (
     ConnectReply,
     ConnectRequest,
@@ -93,10 +93,10 @@ class MessageTests(SynchronousTestCase):
         """
         A REQ of literal octets.
         """
-        message = messages.requestMessage(attrs.evolve(REQUEST))
+        message = machine.requestMessage(attrs.evolve(REQUEST))
         message.localCommunicationID, message.localCAGUID = 0x01020304, 0x1122334455667788
         self.assertEqual(
-            self.there(REQUEST, message, messages.requestOf),
+            self.there(REQUEST, message, machine.requestOf),
             "01020304"
             "00024742"
             "0000000001061389"
@@ -139,7 +139,7 @@ class MessageTests(SynchronousTestCase):
         for sample, kind in ((attrs.evolve(REQUEST), REQ), (attrs.evolve(REPLY), REP)):
             names = {field.name for field in attrs.fields(type(sample))}
             self.assertEqual(names, {field.name for field in attrs.fields(kind)})
-            make: Any = messages.requestMessage if kind is REQ else messages.replyMessage
+            make: Any = machine.requestMessage if kind is REQ else machine.replyMessage
             for _ in range(2):
                 self.assertIs(make(sample), sample)
                 self.assertIs(type(sample), kind)
@@ -149,7 +149,7 @@ class MessageTests(SynchronousTestCase):
         A REQ for another service than RC cannot be accepted (IBTA vol. 1 12.6.7.2, reason 9).
         """
         for service in range(4):
-            found = messages.requestOf(REQ(transportServiceType=service)).unsupported
+            found = machine.requestOf(REQ(transportServiceType=service)).unsupported
             self.assertIs(found, RejectReason.INVALID_TRANSPORT_TYPE if service else None)
 
     def test_reply(self) -> None:
@@ -157,7 +157,7 @@ class MessageTests(SynchronousTestCase):
         A REP of literal octets.
         """
         self.assertEqual(
-            self.there(REPLY, messages.replyMessage(attrs.evolve(REPLY)), lambda message: message),
+            self.there(REPLY, machine.replyMessage(attrs.evolve(REPLY)), lambda message: message),
             "00000000"
             "00000000"
             "00000007"

@@ -17,8 +17,7 @@ from twisted_ib import limits
 from twisted_ib.hca.cm.machine import Connection, Event, State
 from twisted_ib.hca.cm.parked import CM_PARKED_LISTED, CM_PARKED_LOOK_SECONDS, Parked
 from twisted_ib.hca.connection import RejectReason
-from twisted_ib.hca.wire.cm.codes import MessageKind
-from twisted_ib.hca.wire.cm.messages import DREP, DREQ, MRA, REJ, REP, RTU
+from twisted_ib.hca.wire.cm.messages import DREP, DREQ, MRA, REJ, REP, RTU, MessageKind
 
 #: What a half-open connection costs at most, in octets, however many its source has.
 HALF_OPEN_BYTES = 512

@@ -16,8 +16,20 @@ from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.connection.compacthello import SOFTWARE
 from twisted_ib.hca.wire.cm import messages as cm
-from twisted_ib.hca.wire.cm.codes import MessageKind
-from twisted_ib.hca.wire.cm.messages import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU, SIDR_REP, SIDR_REQ
+from twisted_ib.hca.wire.cm.messages import (
+    APR,
+    DREP,
+    DREQ,
+    LAP,
+    MRA,
+    REJ,
+    REP,
+    REQ,
+    RTU,
+    SIDR_REP,
+    SIDR_REQ,
+    MessageKind,
+)
 
 
 class OpenTests(SynchronousTestCase):

@@ -17,8 +17,7 @@ from twisted_ib.hca.cm.admission import HalfOpenLimit
 from twisted_ib.hca.cm.machine import Connection, Event, State
 from twisted_ib.hca.cm.transitions import DREQ_LAST
 from twisted_ib.hca.connection import PathRecord, RejectReason
-from twisted_ib.hca.wire.cm.codes import timeoutSeconds
-from twisted_ib.hca.wire.cm.messages import DREP, DREQ, MRA, REJ, REP, REQ, RTU
+from twisted_ib.hca.wire.cm.messages import DREP, DREQ, MRA, REJ, REP, REQ, RTU, timeoutSeconds
 
 
 @define

@@ -19,7 +19,6 @@ from tests.support.calls import called
 from twisted_ib.errors import WireError
 from twisted_ib.hca.connection import PathRecord, RejectReason, SIDRStatus
 from twisted_ib.hca.wire.cm import messages as cm
-from twisted_ib.hca.wire.cm.codes import APRStatus, timeoutSeconds
 from twisted_ib.hca.wire.cm.layout import CM_ALIKE
 from twisted_ib.hca.wire.cm.messages import (
     APR,
@@ -35,6 +34,8 @@ from twisted_ib.hca.wire.cm.messages import (
     SIDR_REP,
     SIDR_REQ,
     AnyMessage,
+    APRStatus,
+    timeoutSeconds,
 )
 
 

@@ -12,7 +12,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.support import packets
 from tests.support.generated import given
 from twisted_ib.errors import WireError
-from twisted_ib.hca.wire.cm.codes import MessageKind
 from twisted_ib.hca.wire.cm.messages import (
     APR,
     DREP,
@@ -26,6 +25,7 @@ from twisted_ib.hca.wire.cm.messages import (
     RTU,
     SIDR_REP,
     SIDR_REQ,
+    MessageKind,
 )
 from twisted_ib.hca.wire.headers import MAD_BYTES, QUEUE_KEY
 from twisted_ib.hca.wire.mad import cm

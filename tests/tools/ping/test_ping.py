@@ -19,7 +19,7 @@ from tests.support.commands import refusal
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib.hca.device import registry
-from twisted_ib.hca.wire.cm.codes import timeoutSeconds
+from twisted_ib.hca.wire.cm.messages import timeoutSeconds
 from twisted_ib.tools.ping import line as pingline
 from twisted_ib.tools.ping import ping, rounds, transfers
 from twisted_ib.tools.ping import station as pingstation

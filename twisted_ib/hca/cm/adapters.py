@@ -17,9 +17,8 @@ from twisted_ib.hca.cm.transitions import refuse
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.connection.compacthello import SOFTWARE, compact, expand, streamService
 from twisted_ib.hca.connection.rdmacm import PortSpace, serviceID
-from twisted_ib.hca.wire.cm.codes import MessageKind
 from twisted_ib.hca.wire.cm.layout import BODY_BYTES
-from twisted_ib.hca.wire.cm.messages import REJ, REQ
+from twisted_ib.hca.wire.cm.messages import REJ, REQ, MessageKind
 
 if TYPE_CHECKING:
     from twisted_ib.hca.cm.machine import Connection

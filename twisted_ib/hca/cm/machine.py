@@ -6,6 +6,10 @@ L{twisted_ib.hca.cm.states}, its behaviour is the table L{twisted_ib.hca.cm.tran
 message without an entry there is ignored and counted by the
 L{ConnectionTable<twisted_ib.hca.cm.table.ConnectionTable>}; a command without one is the caller's error, or
 came too late.
+
+Users have requests to connect and their answers (L{twisted_ib.hca.connection}). REQ and REP have the same
+fields, and one becomes the other by its class alone; communication ids, GUIDs and whatever else only the
+communication manager knows are not set by that.
 """
 
 from __future__ import annotations
@@ -16,13 +20,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from zope.interface import classImplements
 
 from twisted_ib.errors import ConnectionStateError
-from twisted_ib.hca.cm.messages import replyMessage
 from twisted_ib.hca.cm.states import Event, Input, State
 from twisted_ib.hca.cm.timers import Timing
 from twisted_ib.hca.cm.transitions import ROWS
-from twisted_ib.hca.connection import ConnectReply
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest, RejectReason
 from twisted_ib.hca.connection.interfaces import IConnection
-from twisted_ib.hca.wire.cm.messages import MRA, REJ, RTU
+from twisted_ib.hca.wire.cm.messages import MRA, REJ, REP, REQ, RTU
 
 if TYPE_CHECKING:
     from twisted_ib.hca.cm.peer import Peer
@@ -34,6 +37,35 @@ Output = tuple[Any, int, bytes]
 # Module globals: looking a member up on an enumeration is much slower.
 _IDLE, _ACCEPT, _READY, _CLOSE = State.IDLE, Input.ACCEPT, Input.READY, Input.CLOSE
 _OPEN, _LEAVE = Input.OPEN, Input.LEAVE
+
+
+def requestMessage(request: ConnectRequest) -> REQ:
+    """
+    @return: the request, which is the REQ from now on.
+    """
+    request.__class__ = REQ
+    assert isinstance(request, REQ)
+    request.localCMResponseTimeout = request.responseTimeout
+    return request
+
+
+def requestOf(message: REQ) -> ConnectRequest:
+    """
+    @return: the request of a REQ, which it is itself.
+    """
+    # IBTA vol. 1 12.6.7.2, reason 9: only RC (0); connections need its order and retransmission.
+    if message.transportServiceType:
+        message.unsupported = RejectReason.INVALID_TRANSPORT_TYPE
+    return message
+
+
+def replyMessage(reply: ConnectReply) -> REP:
+    """
+    @return: the reply, which is the REP from now on.
+    """
+    reply.__class__ = REP
+    assert isinstance(reply, REP)
+    return reply
 
 
 class ConnectionContext(Protocol):

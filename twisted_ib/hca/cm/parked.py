@@ -22,8 +22,7 @@ from twisted_ib.hca.cm.machine import Connection
 from twisted_ib.hca.cm.peer import Peer
 from twisted_ib.hca.cm.states import Input, State
 from twisted_ib.hca.cm.timers import answering
-from twisted_ib.hca.wire.cm.codes import timeoutSeconds
-from twisted_ib.hca.wire.cm.messages import REP, REQ
+from twisted_ib.hca.wire.cm.messages import REP, REQ, timeoutSeconds
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPeerPath

@@ -28,8 +28,7 @@ from twisted_ib.hca.cm.timers import Deadlines
 from twisted_ib.hca.cm.transitions import CM_AGAIN_CODE
 from twisted_ib.hca.connection import LookupReply, SIDRStatus
 from twisted_ib.hca.connection.interfaces import ILookup
-from twisted_ib.hca.wire.cm.codes import timeoutSeconds
-from twisted_ib.hca.wire.cm.messages import SIDR_REP, SIDR_REQ
+from twisted_ib.hca.wire.cm.messages import SIDR_REP, SIDR_REQ, timeoutSeconds
 from twisted_ib.records import define
 
 if TYPE_CHECKING:

@@ -34,7 +34,6 @@ from twisted_ib.hca.cm.timers import Deadlines, Ended, Timewait, answering, aski
 from twisted_ib.hca.cm.transitions import CM_IF_ASKED, DREQ_LAST, HALF_OPEN, askAgain, refuse
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.connection.compacthello import MARK
-from twisted_ib.hca.wire.cm.codes import MessageKind
 from twisted_ib.hca.wire.cm.layout import BODY_BYTES, Buffer
 from twisted_ib.hca.wire.cm.messages import (
     DREP,
@@ -48,6 +47,7 @@ from twisted_ib.hca.wire.cm.messages import (
     SIDR_REP,
     SIDR_REQ,
     AnyMessage,
+    MessageKind,
     byAttribute,
 )
 

@@ -10,7 +10,7 @@ from math import inf
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from twisted_ib import limits
-from twisted_ib.hca.wire.cm.codes import timeoutSeconds
+from twisted_ib.hca.wire.cm.messages import timeoutSeconds
 
 #: The longest response timeout that a REQ may ask of us: a timeout code, about eight seconds.  Our REP is
 #: retransmitted at this rate (IBTA vol. 1 12.7).

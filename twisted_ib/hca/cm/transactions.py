@@ -13,8 +13,19 @@ from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from twisted_ib.hca.wire.cm.codes import MessageKind
-from twisted_ib.hca.wire.cm.messages import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, SIDR_REP, SIDR_REQ
+from twisted_ib.hca.wire.cm.messages import (
+    APR,
+    DREP,
+    DREQ,
+    LAP,
+    MRA,
+    REJ,
+    REP,
+    REQ,
+    SIDR_REP,
+    SIDR_REQ,
+    MessageKind,
+)
 
 if TYPE_CHECKING:
     from twisted_ib.structs import Packed

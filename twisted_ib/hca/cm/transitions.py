@@ -15,8 +15,19 @@ from twisted_ib.hca.base.machine import Machine, ignored, listed
 from twisted_ib.hca.cm.states import Event, Input, State
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.connection.compacthello import refusal
-from twisted_ib.hca.wire.cm.codes import APRStatus, MessageKind, timeoutSeconds
-from twisted_ib.hca.wire.cm.messages import APR, DREP, DREQ, MRA, REJ, REP, REQ, RTU
+from twisted_ib.hca.wire.cm.messages import (
+    APR,
+    DREP,
+    DREQ,
+    MRA,
+    REJ,
+    REP,
+    REQ,
+    RTU,
+    APRStatus,
+    MessageKind,
+    timeoutSeconds,
+)
 
 if TYPE_CHECKING:
     from twisted_ib.hca.cm.machine import Connection, ConnectionContext

@@ -18,8 +18,7 @@ from twisted_ib.errors import PathLostError, ResourceLimitError, ServiceInUseErr
 from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.base.events import notifyAll
 from twisted_ib.hca.base.traits import Peers
-from twisted_ib.hca.cm.machine import Connection, Output
-from twisted_ib.hca.cm.messages import requestMessage, requestOf
+from twisted_ib.hca.cm.machine import Connection, Output, requestMessage, requestOf
 from twisted_ib.hca.cm.peer import Peer, SettledUser
 from twisted_ib.hca.cm.sidr import Lookup
 from twisted_ib.hca.cm.states import Event, State

@@ -20,7 +20,7 @@ from twisted.internet.protocol import Factory
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.simulation.streams import ADDRESSES, PORT, Receiver, Sender, Streams
-from twisted_ib.hca.cm.messages import requestMessage
+from twisted_ib.hca.cm.machine import requestMessage
 from twisted_ib.hca.connection import ConnectRequest, PathRecord
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf
 from twisted_ib.hca.wire import BaseHeader, Packet

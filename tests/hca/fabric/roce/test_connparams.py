@@ -15,7 +15,7 @@ from twisted_ib import limits
 from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.base.timers import timeoutSeconds
-from twisted_ib.hca.cm.messages import replyMessage, requestMessage
+from twisted_ib.hca.cm.machine import replyMessage, requestMessage
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.fabric.roce import connparams, packet

@@ -42,8 +42,7 @@ from twisted_ib.hca.fabric.roce.transmit import ACKNOWLEDGE, PacketTransmitter
 from twisted_ib.hca.host.addresses import freePort
 from twisted_ib.hca.host.libc import keepFreed
 from twisted_ib.hca.transport.parameters import Packet
-from twisted_ib.hca.wire.cm.codes import MessageKind
-from twisted_ib.hca.wire.cm.messages import DREQ, REJ, REQ
+from twisted_ib.hca.wire.cm.messages import DREQ, REJ, REQ, MessageKind
 from twisted_ib.hca.wire.grh import GRH_BYTES, HOP_LIMIT, isMulticast
 from twisted_ib.hca.wire.headers import BTH, DETH, QPN_MASK, QUEUE_KEY
 from twisted_ib.hca.wire.icrc import CRC32_LIBRARY

@@ -12,7 +12,6 @@ wide as the fixed part of the message, so that a parsed message packs to the sam
 
 Modules:
 
-  - C{codes}: numbers of the communication manager
   - C{layout}: the common base of the messages of L{twisted_ib.hca.wire.cm}
-  - C{messages}: the messages (IBTA vol. 1 chapter 12)
+  - C{messages}: the messages (IBTA vol. 1 chapter 12), and numbers in them
 """

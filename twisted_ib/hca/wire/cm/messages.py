@@ -6,6 +6,8 @@ datagram services (12.11).
 
 from __future__ import annotations
 
+from enum import IntEnum
+from functools import cache
 from typing import ClassVar
 
 from twisted_ib import limits
@@ -20,6 +22,49 @@ from twisted_ib.hca.connection.request import (
 from twisted_ib.hca.wire.cm.layout import CMMessage, infoAt, lastOctets
 from twisted_ib.layouts import Codec, bits, flag, octets, placed, scattered, split, within
 from twisted_ib.records import define
+
+
+class MessageKind(IntEnum):
+    """
+    The message that an MRA or REJ answers.
+    """
+
+    REQ = 0
+    REP = 1
+    # LAP in an MRA, "no message" in a REJ (Linux cm_msgs.h CM_MSG_RESPONSE_OTHER).
+    OTHER = 2
+
+
+class APRStatus(IntEnum):
+    """
+    Status of an APR (Linux ib_cm.h enum ib_cm_apr_status).
+    """
+
+    OK = 0
+    INVALID_COMMUNICATION_ID = 1
+    UNSUPPORTED = 2
+    REJECTED = 3
+    REDIRECT = 4
+    IS_CURRENT_PATH = 5
+    QPN_MISMATCH = 6
+    LID = 7
+    GID = 8
+    FLOW_LABEL = 9
+    TRAFFIC_CLASS = 10
+    HOP_LIMIT = 11
+    PACKET_RATE = 12
+    SERVICE_LEVEL = 13
+
+
+@cache  # There are 32.
+def timeoutSeconds(code: int) -> float:
+    """
+    Seconds of a 5-bit timeout code.
+    """
+    # IBTA vol. 1 12.7: 4.096 us * 2**code. This is the approximation of Linux cm.c cm_convert_to_ms in whole
+    # milliseconds, so that both ends of a connection with Linux wait equally long.
+    return (1 << max(code - 8, 0)) / 1000
+
 
 #: A path in a REQ. Connections between the same two ports share one, so the latest are cached.
 PATH = Codec(
@@ -94,7 +139,7 @@ class MRA(CMMessage):
     """
     Message receipt acknowledgement: the answer to a REQ, REP or LAP will be late (IBTA vol. 1 12.6.6).
 
-    @ivar messageMRAed: a L{MessageKind<twisted_ib.hca.wire.cm.codes.MessageKind>}.
+    @ivar messageMRAed: a L{MessageKind}.
     @ivar serviceTimeout: a timeout code.
     """
 
@@ -116,7 +161,7 @@ class REJ(CMMessage):
     A connection is refused or given up (IBTA vol. 1 12.6.7).
 
     @ivar localCommunicationID: 0 if the sender never chose one.
-    @ivar messageRejected: a L{MessageKind<twisted_ib.hca.wire.cm.codes.MessageKind>}.
+    @ivar messageRejected: a L{MessageKind}.
     @ivar reason: a L{RejectReason<twisted_ib.hca.connection.request.RejectReason>}, or an unnamed number.
     @ivar additionalInfo: the whole area of 72 octets, of which C{additionalInfoLength} are valid.
     """

@@ -4,8 +4,17 @@ CM messages as management datagrams (IBTA vol. 1 12.6).
 
 from __future__ import annotations
 
-from twisted_ib.hca.wire.cm.codes import MessageKind
-from twisted_ib.hca.wire.cm.messages import APR, DREP, MRA, REJ, REP, SIDR_REP, SIDR_REQ, AnyMessage
+from twisted_ib.hca.wire.cm.messages import (
+    APR,
+    DREP,
+    MRA,
+    REJ,
+    REP,
+    SIDR_REP,
+    SIDR_REQ,
+    AnyMessage,
+    MessageKind,
+)
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION
 from twisted_ib.hca.wire.mad.mad import CM_VERSION, SEND, Mad
 
