@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 from tests.dask.case import SKIP, CommTestCase, arrays
-from twisted_ib.hca.host import libc
+from twisted_ib.hca.host import processmemory
 
 if not SKIP:
     from distributed.comm import CommClosedError
@@ -63,8 +63,8 @@ class DirectTests(CommTestCase):
         and 3) none is asked, as it logs each try; where it may refuse one (1) that is asked once.
         """
         scope, status = Path(self.mktemp()), Path(self.mktemp())
-        self.patch(libc, "_PTRACE_SCOPE", str(scope))
-        self.patch(libc, "_STATUS", str(status))
+        self.patch(processmemory, "_PTRACE_SCOPE", str(scope))
+        self.patch(processmemory, "_STATUS", str(status))
         self.addCleanup(direct._mayAsk.cache_clear)
         refusal = PermissionError(errno.EPERM, "Operation not permitted")
         for number, capabilities, count in (1, 0, 1), (2, 1 << 19, 1), (2, 0, 0), (3, 1 << 19, 0):

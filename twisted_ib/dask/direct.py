@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from twisted_ib.hca.base.interfaces import ISharedMemoryPath
-from twisted_ib.hca.host.libc import mayAttach, readProcess
+from twisted_ib.hca.host.processmemory import mayAttach, readProcess
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,7 +23,7 @@ from twisted_ib.dask import direct, messages
 from twisted_ib.dask.memory import recycled
 from twisted_ib.dask.messages import Place
 from twisted_ib.errors import HCAError, WireError
-from twisted_ib.hca.host.libc import addressOf
+from twisted_ib.hca.host.processmemory import addressOf
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.interfaces import IRDMAProtocol
 

@@ -1,5 +1,6 @@
 """
-Tests for L{twisted_ib.hca.host.libc}: descriptors of inotify that are used again.
+Tests for L{twisted_ib.hca.host.libc}, such as descriptors of inotify that are used again, and for
+L{twisted_ib.hca.host.processmemory}.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.support.descriptors import descriptors, descriptorsBefore, isOpen, runForked
 from twisted_ib import limits
 from twisted_ib.drive.sleeper import awaitReady
-from twisted_ib.hca.host import libc
+from twisted_ib.hca.host import libc, processmemory
 
 
 @skipUnless(sys.platform == "linux", "Linux only")
@@ -33,7 +34,7 @@ class ReadProcessTests(SynchronousTestCase):
         """
         there, into = ctypes.create_string_buffer(b"0123456789"), bytearray(b"-" * 6)
         address = ctypes.addressof(there) + 2
-        self.assertEqual(libc.readProcess(os.getpid(), address, memoryview(into)[1:5]), 4)
+        self.assertEqual(processmemory.readProcess(os.getpid(), address, memoryview(into)[1:5]), 4)
         self.assertEqual(into, b"-2345-")
 
     def test_refused(self) -> None:
@@ -41,16 +42,16 @@ class ReadProcessTests(SynchronousTestCase):
         Memory that is not there, of a process that is none, is an error.
         """
         into = memoryview(bytearray(4))
-        self.assertRaises(OSError, libc.readProcess, os.getpid(), 0, into)
+        self.assertRaises(OSError, processmemory.readProcess, os.getpid(), 0, into)
         # Linux include/linux/threads.h, PID_MAX_LIMIT: there is none of this number.
-        self.assertRaises(ProcessLookupError, libc.readProcess, 1 << 23, 1, into)
+        self.assertRaises(ProcessLookupError, processmemory.readProcess, 1 << 23, 1, into)
 
     def test_lacking(self) -> None:
         """
         A Python without ctypes has no such call.
         """
-        self.patch(libc, "ctypes", None)
-        self.assertRaises(OSError, libc.readProcess, os.getpid(), 1, memoryview(bytearray(4)))
+        self.patch(processmemory, "ctypes", None)
+        self.assertRaises(OSError, processmemory.readProcess, os.getpid(), 1, memoryview(bytearray(4)))
 
     def test_yama(self) -> None:
         """
@@ -58,18 +59,18 @@ class ReadProcessTests(SynchronousTestCase):
         line in the kernel's log; with the others the kernel is asked.
         """
         scope, status = self.mktemp(), self.mktemp()
-        self.patch(libc, "_PTRACE_SCOPE", scope)
-        self.patch(libc, "_STATUS", status)
-        self.assertTrue(libc.OtherProcess.isPossible())
+        self.patch(processmemory, "_PTRACE_SCOPE", scope)
+        self.patch(processmemory, "_STATUS", status)
+        self.assertTrue(processmemory.OtherProcess.isPossible())
         for capabilities, possible in (0, "01"), (1 << 19, "012"), ((1 << 19) - 1, "01"):
             Path(status).write_text(f"Name:\tx\nCapEff:\t{capabilities:016x}\nSeccomp:\t0\n")
             for number in "0123":
                 Path(scope).write_text(f"{number}\n")
-                self.assertEqual(libc.OtherProcess.isPossible(), number in possible)
+                self.assertEqual(processmemory.OtherProcess.isPossible(), number in possible)
         # Nobody can tell: nothing is tried, and nobody fails.
         Path(scope).write_text("2\n")
         Path(status).unlink()
-        self.assertFalse(libc.OtherProcess.isPossible())
+        self.assertFalse(processmemory.OtherProcess.isPossible())
 
 
 @skipUnless(sys.platform == "linux", "Linux only")

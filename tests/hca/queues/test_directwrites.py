@@ -27,7 +27,7 @@ from twisted_ib.hca.fabric.shm import sharedregions
 from twisted_ib.hca.fabric.shm.segment import Segment
 from twisted_ib.hca.fabric.shm.sharedregions import ASKS, GRANTS, WRITES, WRITTEN
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
-from twisted_ib.hca.host import libc
+from twisted_ib.hca.host import libc, processmemory
 from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE_READ
 from twisted_ib.hca.memory.windows import WindowType
 from twisted_ib.hca.queues.completion import WCStatus
@@ -277,7 +277,7 @@ class WriteTests(DirectTestCase):
         self.settled()
         self.one.send(3, WRITE, piece(self.source, 0, 10), **remote)
         self.assertEqual(self.one.statuses(), [(2, OK), (3, OK)])
-        self.patch(libc.OtherProcess, "write", lambda *arguments: 4)
+        self.patch(processmemory.OtherProcess, "write", lambda *arguments: 4)
         self.one.send(4, WRITE, piece(self.source, 0, 10), **remote)
         self.assertEqual(self.one.statuses(), [])
 
@@ -487,7 +487,7 @@ class RefusingTests(DirectTestCase):
             calls.append(length)
             return -1
 
-        self.patch(libc.OtherProcess, "write", write)
+        self.patch(processmemory.OtherProcess, "write", write)
         for id in 2, 3:
             self.write(id)
             self.settled()
@@ -499,7 +499,7 @@ class RefusingTests(DirectTestCase):
         Where Yama refuses each process nobody is asked.
         """
         scope = self.mktemp()
-        self.patch(libc, "_PTRACE_SCOPE", scope)
+        self.patch(processmemory, "_PTRACE_SCOPE", scope)
         Path(scope).write_text("3\n")
         cells = self.path.mine.cells
         cells[ASKS] = 0
@@ -586,7 +586,7 @@ class OwnTests(DirectTestCase):
 @skipIf(bool(MISSING), f"missing: {MISSING}")
 class OtherProcessTests(HCATestCase):
     """
-    L{libc.OtherProcess}.
+    L{processmemory.OtherProcess}.
     """
 
     fabric = SharedMemoryFabric
@@ -596,16 +596,17 @@ class OtherProcessTests(HCATestCase):
         It tells how much was copied, and of a process that is gone.
         """
         source, target = bytearray(b"0123456789"), mmap.mmap(-1, SIZE)
-        at = libc.addressOf(target)
-        own = libc.OtherProcess(os.getpid())
-        self.assertEqual(own.write(at + 3, libc.addressOf(source), 10, 1), 10)
+        at = processmemory.addressOf(target)
+        own = processmemory.OtherProcess(os.getpid())
+        self.assertEqual(own.write(at + 3, processmemory.addressOf(source), 10, 1), 10)
         self.assertEqual(target[2:14], b"\x000123456789\x00")
         # What ends it comes last.
         self.assertEqual([*own._there], [at + 3, 9, at + 12, 1])
         self.assertEqual(own.writeBytes(at, b"ab", 2, 2), 2)
         self.assertEqual(target[:4], b"ab\x000")
-        self.assertEqual(own.write(8, libc.addressOf(source), 10, 1), 0)
-        self.assertEqual(libc.OtherProcess(1 << 22).write(at, libc.addressOf(source), 10, 1), -1)
+        self.assertEqual(own.write(8, processmemory.addressOf(source), 10, 1), 0)
+        gone = processmemory.OtherProcess(1 << 22)
+        self.assertEqual(gone.write(at, processmemory.addressOf(source), 10, 1), -1)
 
     @skipIf(platform.machine() not in CALLS, "the number of process_vm_writev is not known for this machine")
     def test_forbidden(self) -> None:
@@ -619,8 +620,8 @@ class OtherProcessTests(HCATestCase):
             """
             refuse(CALLS[platform.machine()])
             source, target = bytearray(b"0123456789"), bytearray(10)
-            own = libc.OtherProcess(os.getpid())
-            assert own.write(libc.addressOf(target), libc.addressOf(source), 10, 1) == -1
+            own = processmemory.OtherProcess(os.getpid())
+            assert own.write(processmemory.addressOf(target), processmemory.addressOf(source), 10, 1) == -1
             assert target == bytes(10)
 
         self.assertEqual(runForked(child), 0)

@@ -12,4 +12,5 @@ Besides:
   - C{addresses}: IP addresses of this host, as text
   - C{neighbours}: whether the kernel knows the next hop to an address
   - C{libc}: the Linux calls that the shared-memory fabric needs, also where Python lacks them
+  - C{processmemory}: the memory of other processes
 """

@@ -9,20 +9,20 @@ C{ctypes}.  Importing this module is safe everywhere; L{available} reports what 
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import select
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from time import CLOCK_MONOTONIC
 from typing import TYPE_CHECKING, Protocol, cast
 
 try:
-    import ctypes
+    # Also for who needs it beside this module.
+    import ctypes as ctypes
 except ImportError:  # pragma: no cover - a Python built without libffi
     ctypes = None  # type: ignore[assignment]
 
@@ -34,8 +34,6 @@ from twisted_ib import limits
 from twisted_ib.drive.process import life
 
 if TYPE_CHECKING:
-    #: Of process_vm_writev(2).
-    _Writer = Callable[[int, int, int, int, int, int], int]
 
     class _Accepting(Protocol):
         def _accept(self) -> tuple[int, object]: ...
@@ -79,12 +77,19 @@ class KernelSocket(socket.socket):
 
 
 # Linux include/uapi/linux/fcntl.h, memfd.h and include/uapi/asm-generic/mman-common.h.
-F_ADD_SEALS, F_GET_SEALS = 1033, 1034
-F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_FUTURE_WRITE = 0x01, 0x02, 0x04, 0x10
-MFD_CLOEXEC, MFD_ALLOW_SEALING = 0x1, 0x2
+F_ADD_SEALS = 1033
+F_GET_SEALS = 1034
+F_SEAL_SEAL = 0x01
+F_SEAL_SHRINK = 0x02
+F_SEAL_GROW = 0x04
+F_SEAL_FUTURE_WRITE = 0x10
+MFD_CLOEXEC = 0x1
+MFD_ALLOW_SEALING = 0x2
 MADV_DONTFORK = 10
 # Linux include/uapi/linux/inotify.h; IN_UNMOUNT and IN_IGNORED are reported unasked.
-IN_ATTRIB, IN_CLOSE_WRITE, IN_MOVE_SELF = 0x4, 0x8, 0x800
+IN_ATTRIB = 0x4
+IN_CLOSE_WRITE = 0x8
+IN_MOVE_SELF = 0x800
 # Linux include/uapi/linux/prctl.h.
 PR_SET_PDEATHSIG = 1
 
@@ -154,166 +159,6 @@ def pidfdOpen(pid: int) -> int:
     if hasattr(os, "pidfd_open"):
         return os.pidfd_open(pid)
     return _systemCall("pidfd_open", pid, 0)
-
-
-def readProcess(pid: int, address: int, into: memoryview) -> int:
-    """
-    Copy from the memory of another process (process_vm_readv(2)); other threads run meanwhile.
-
-    @param pid: one whose memory this process may read, see ptrace(2).
-    @param address: where its first byte is there.
-    @param into: writable; as many bytes are asked for as it has.
-    @return: how many bytes were copied: fewer where the kernel copies no more in one call, or where that
-        memory ends.
-    @raise OSError: none can be copied, or the process may not be read, or there is no such call here.
-    """
-    if ctypes is None or sys.platform != "linux":
-        raise OSError(38, "no way to call process_vm_readv from this Python")
-    library = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(library, "process_vm_readv"):
-        raise OSError(errno.ENOSYS, "there is no process_vm_readv here")
-    # struct iovec of readv(2).
-    vector = ctypes.c_void_p * 2
-    here = vector(ctypes.addressof(ctypes.c_char.from_buffer(into)), into.nbytes)
-    there, one = vector(address, into.nbytes), ctypes.c_ulong(1)
-    call = library.process_vm_readv
-    call.restype = ctypes.c_ssize_t
-    copied = int(call(pid, here, one, there, one, ctypes.c_ulong(0)))
-    if copied < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"process_vm_readv: {os.strerror(code)}")
-    return copied
-
-
-def addressOf(view: object) -> int:
-    """
-    @param view: a buffer, which stays where it is while somebody has a view of it.
-    @return: the address of its first byte.
-    @raise OSError: it cannot be asked for from here.
-    """
-    if ctypes is None:
-        raise OSError(errno.ENOSYS, "no way to ask this Python for the address of a buffer")
-    # Py_buffer, of 10 words.  ctypes' own from_buffer() takes writable memory only.
-    found, simple = (ctypes.c_size_t * 12)(), 0
-    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(view), found, simple)
-    ctypes.pythonapi.PyBuffer_Release(found)
-    return found[0]
-
-
-class OtherProcess:
-    """
-    The memory of another process that this one may write to (process_vm_writev(2)).
-
-    @ivar pid: its number.
-    """
-
-    __slots__ = ("_call", "_callLong", "_from", "_here", "_scratch", "_scratchAt", "_there", "_to", "pid")
-
-    def __init__(self, pid: int) -> None:
-        """
-        @raise OSError: see L{isPossible}.
-        """
-        self.pid = pid
-        # struct iovec of readv(2): one here, two there.
-        self._here, self._there = (ctypes.c_size_t * 2)(), (ctypes.c_size_t * 4)()
-        self._from, self._to = ctypes.addressof(self._here), ctypes.addressof(self._there)
-        writers = _writers()
-        if writers is None:
-            raise OSError(errno.ENOSYS, "there is no process_vm_writev here")
-        self._call, self._callLong = writers
-        self._scratch = bytearray()
-        self._scratchAt = 0
-
-    @staticmethod
-    def isPossible() -> bool:
-        """
-        @return: whether there is such a call here, which Yama does not refuse whatever the process.
-        """
-        isThere = ctypes is not None and sys.platform == "linux" and _writers() is not None
-        return isThere and mayAttach()
-
-    def write(self, address: int, source: int, length: int, tail: int) -> int:
-        """
-        Copy memory of this process.
-
-        @param address: where the first byte goes there.
-        @param source: where it is here.
-        @param length: bytes, at least 1.
-        @param tail: how many at their end come last, as programs look for them.
-        @return: how many were copied, fewer where memory ends; or -1 if none is to be copied ever, as the
-            process is gone or must not be written to.
-        """
-        here, there = self._here, self._there
-        here[0], here[1] = source, length
-        if tail >= length:
-            there[0], there[1], count = address, length, 1
-        else:
-            first = length - tail
-            there[0], there[1], there[2], there[3], count = address, first, address + first, tail, 2
-        # Other threads run meanwhile where that is worth their switch.
-        call = self._callLong if length > _SCRATCH else self._call
-        done = call(self.pid, self._from, 1, self._to, count, 0)
-        if done < 0:
-            return 0 if ctypes.get_errno() == errno.EFAULT else -1
-        return done
-
-    def writeBytes(self, address: int, data: bytes | bytearray, length: int, tail: int) -> int:
-        """
-        L{write} bytes, at most 64 KiB.
-        """
-        if not self._scratchAt:
-            self._scratch = bytearray(_SCRATCH)
-            self._scratchAt = addressOf(self._scratch)
-        self._scratch[:length] = data
-        return self.write(address, self._scratchAt, length, tail)
-
-
-#: Of Yama (Linux Documentation/admin-guide/LSM/Yama.rst): who may attach to whom.  There is none without it.
-_PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
-#: See capabilities(7).
-_STATUS, _CAP_SYS_PTRACE = "/proc/self/status", 19
-
-
-def mayAttach() -> bool:
-    """
-    Each try that Yama refuses is a line in the kernel's log.
-
-    @return: whether this process may read and write the memory of others, as far as Yama says so for all of
-        them: with 1 only a try tells, as the other may be a child of this process, or have let it in
-        (PR_SET_PTRACER).
-    """
-    try:
-        with open(_PTRACE_SCOPE) as file:
-            scope = file.read().strip()
-    except OSError:
-        return True
-    if scope != "2":
-        return scope in ("0", "1")
-    try:
-        with open(_STATUS) as file:
-            held = [line.split()[1] for line in file if line.startswith("CapEff:")]
-    except OSError:
-        return False
-    return bool(held) and bool(int(held[0], 16) >> _CAP_SYS_PTRACE & 1)
-
-
-#: Bytes of a message that L{OtherProcess} copies with the interpreter's lock held.
-_SCRATCH = 64 << 10
-
-
-@cache
-def _writers() -> tuple[_Writer, _Writer] | None:
-    # process_vm_writev(2) with the interpreter's lock held, and without it.
-    found = []
-    for library in ctypes.PyDLL(None, use_errno=True), ctypes.CDLL(None, use_errno=True):
-        if not hasattr(library, "process_vm_writev"):
-            return None
-        call = library.process_vm_writev
-        number, pointer = ctypes.c_ulong, ctypes.c_void_p
-        call.argtypes = [ctypes.c_int, pointer, number, pointer, number, number]
-        call.restype = ctypes.c_ssize_t
-        found.append(cast("_Writer", call))
-    return found[0], found[1]
 
 
 class Alarm:

@@ -519,8 +519,8 @@ class ElsewhereTests(SynchronousTestCase):
             "from twisted_ib.hca.host import libc\n"
             "print(libc.available())\n"
         )
-        host = "addresses entries fdpassing handshake libc liveness query rendezvous rundirectory search"
-        modules = [f"host.{name}" for name in host.split()]
+        host = "addresses entries fdpassing handshake libc liveness processmemory query rendezvous"
+        modules = [f"host.{name}" for name in (*host.split(), "rundirectory", "search")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([path for path in sys.path if path])}
         done = subprocess.run(
             [sys.executable, "-c", program, *modules, "fabric.shm.doorbell", "fabric.shm.segment"],

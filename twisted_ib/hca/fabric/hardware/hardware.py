@@ -49,7 +49,7 @@ from twisted_ib.hca.fabric.hardware.rdmacm import RDMACM
 from twisted_ib.hca.fabric.hardware.registered import Registered
 from twisted_ib.hca.fabric.hardware.slots import MOST_SLOTS, SharedSlots, StreamSlots
 from twisted_ib.hca.host.addresses import isFreeOfTCP
-from twisted_ib.hca.host.libc import addressOf
+from twisted_ib.hca.host.processmemory import addressOf
 from twisted_ib.hca.memory.access import REMOTE
 from twisted_ib.hca.wire.headers import IMMEDIATE
 

@@ -56,7 +56,7 @@ from twisted_ib.hca.base.operation import TAILS
 from twisted_ib.hca.fabric.shm.segment import Segment
 from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, sendWithDescriptors
 from twisted_ib.hca.host.handshake import HANDSHAKE_BYTES, Refuse, parse
-from twisted_ib.hca.host.libc import OtherProcess, addressOf
+from twisted_ib.hca.host.processmemory import OtherProcess, addressOf
 from twisted_ib.hca.memory.memory import MemoryRegion
 
 if TYPE_CHECKING:
