@@ -18,6 +18,7 @@ LIBRARIES = "twisted_ib.verbs.c.carried"
 MODULES = [
     "twisted_ib/blocking/connection.py",
     "twisted_ib/blocking/loop.py",
+    "twisted_ib/drive/followers.py",
     "twisted_ib/hca/base/polling.py",
     "twisted_ib/hca/base/refcount.py",
     "twisted_ib/hca/cm/admission.py",

@@ -27,11 +27,11 @@ from twisted_ib import select, socket
 from twisted_ib.blocking import files
 from twisted_ib.blocking import loop as module
 from twisted_ib.drive import threads
+from twisted_ib.drive.followers import GRACE_SECONDS, GRACE_SECONDS_MOST
 from twisted_ib.drive.turn import Turn
-from twisted_ib.drive.waiter import DrivingLock, LockQueue
+from twisted_ib.drive.waiter import DrivingLock, LockQueue, Waiter
 from twisted_ib.hca.base.interfaces import ISharedMemoryPath
 from twisted_ib.hca.device.registry import addDevice, removeDevice
-from twisted_ib.reactor import driven
 
 
 class INowhere(Interface):
@@ -319,37 +319,37 @@ class LoopTests(BlockingTestCase):
         """
         slept: list[float | None] = []
 
-        def sleep(waiter: module.Waiter, seconds: float | None, kernel: Any) -> bool:
+        def sleep(waiter: Waiter, seconds: float | None, kernel: Any) -> bool:
             """
             In the first five another thread leads, and leaves.
             """
             slept.append(seconds)
             if len(slept) <= 5:
-                self.loop._leaves += 1
+                self.loop.following.leaves += 1
             return False
 
-        requireReplaceable(module.Waiter, "sleep")
-        self.patch(module.Waiter, "sleep", sleep)
+        requireReplaceable(Waiter, "sleep")
+        self.patch(Waiter, "sleep", sleep)
         with self.loop:
-            waiter = module.Waiter(lambda: False, module.GRACE_SECONDS)
-            self.assertIsNone(self.loop._follow(waiter, None, None))
-        self.assertEqual(slept, [module.GRACE_SECONDS * each for each in (1, 2, 4, 8, 8, 8)])
-        self.assertEqual(slept[-1], module.GRACE_SECONDS_MOST)
-        self.assertEqual(waiter.grace, module.GRACE_SECONDS)
+            waiter = Waiter(lambda: False, GRACE_SECONDS)
+            self.assertIsNone(self.loop.following.wait(waiter, None, None))
+        self.assertEqual(slept, [GRACE_SECONDS * each for each in (1, 2, 4, 8, 8, 8)])
+        self.assertEqual(slept[-1], GRACE_SECONDS_MOST)
+        self.assertEqual(waiter.grace, GRACE_SECONDS)
 
     def test_noGrace(self) -> None:
         """
         Followers but the deputy sleep until they are woken.
         """
         slept: list[float | None] = []
-        requireReplaceable(module.Waiter, "sleep")
-        self.patch(module.Waiter, "sleep", lambda waiter, seconds, kernel: slept.append(seconds) is None)
+        requireReplaceable(Waiter, "sleep")
+        self.patch(Waiter, "sleep", lambda waiter, seconds, kernel: slept.append(seconds) is None)
         with self.loop:
-            deputy = self.loop._deputy = module.Waiter(lambda: False, 0.0)
+            deputy = self.loop.following.deputy = Waiter(lambda: False, 0.0)
             deputy.thread = -1
-            waiter = module.Waiter(lambda: len(slept) == 2, module.GRACE_SECONDS)
-            self.assertTrue(self.loop._follow(waiter, None, None))
-            self.loop._deputy = None
+            waiter = Waiter(lambda: len(slept) == 2, GRACE_SECONDS)
+            self.assertTrue(self.loop.following.wait(waiter, None, None))
+            self.loop.following.deputy = None
         self.assertEqual(slept, [None, None])
 
     def test_timedOut(self) -> None:
@@ -378,12 +378,12 @@ class LoopTests(BlockingTestCase):
                 Nothing is ready.
                 """
                 asked.append(milliseconds)
-                self.loop._leaves += len(asked) < 3
+                self.loop.following.leaves += len(asked) < 3
                 return []
 
         with self.loop:
-            waiter = module.Waiter(lambda: False, module.GRACE_SECONDS)
-            self.assertIsNone(self.loop._follow(waiter, None, cast(Any, Asked(self.loop))))
+            waiter = Waiter(lambda: False, GRACE_SECONDS)
+            self.assertIsNone(self.loop.following.wait(waiter, None, cast(Any, Asked(self.loop))))
         self.assertEqual(asked, [1, 2, 4])
 
     def test_keepsLeading(self) -> None:
@@ -396,14 +396,14 @@ class LoopTests(BlockingTestCase):
         first = self.inThread(idle.recv, 1)
         waitUntil(lambda: self.loop.sleeping)
         woken = []
-        wake = module.Waiter.wake
-        self.patch(module.Waiter, "wake", lambda waiter: (woken.append(waiter), wake(waiter)))
+        wake = Waiter.wake
+        self.patch(Waiter, "wake", lambda waiter: (woken.append(waiter), wake(waiter)))
         began = monotonic()
         for _ in range(200):
             one.sendall(b"x")
             exactly(other, 1)
         # The deputy is asked for once in each period of grace, at most.
-        self.assertLess(len(woken), 20 + (monotonic() - began) / module.GRACE_SECONDS)
+        self.assertLess(len(woken), 20 + (monotonic() - began) / GRACE_SECONDS)
         self.assertLess(len(woken), 150)
         idle.shutdown(2)
         first.result(HANG_SECONDS)
@@ -432,51 +432,51 @@ class LoopTests(BlockingTestCase):
         other.sendall(b"a")
         waitUntil(lambda: self.loop.sleeping and deputy.alarm >= 0)
         woken: list[object] = []
-        wake = module.Waiter.wake
+        wake = Waiter.wake
         with self.loop:
             # However busy the machine is.
             deputy.grace = HANG_SECONDS
-            self.patch(module.Waiter, "wake", lambda waiter: (woken.append(waiter), wake(waiter)))
+            self.patch(Waiter, "wake", lambda waiter: (woken.append(waiter), wake(waiter)))
         for count in range(2, 12):
             other.sendall(b"x")
             waitUntil(lambda count=count: len(taken) == count and self.loop.sleeping)
         self.assertEqual(woken, [])
         with self.loop:
-            deputy.grace = module.GRACE_SECONDS
+            deputy.grace = GRACE_SECONDS
         other.sendall(b"z")
         taking.result(HANG_SECONDS)
         giving.sendall(b"g")
         self.assertEqual(selecting.result(HANG_SECONDS), ([idle], [], []))
-        self.assertIsNot(self.loop.reactor.alarm, None)
+        self.assertIsNot(self.loop.following.alarm, None)
 
     def test_noAlarm(self) -> None:
         """
         Where there are no alarms, or others have closed the descriptor of this one, the leader wakes a
         follower as it leaves.
         """
-        reactor = self.loop.reactor
+        following = self.loop.following
         with self.loop:
-            self.assertGreaterEqual(reactor.setAlarm(0.0), 0)
-            alarm = reactor.alarm
+            self.assertGreaterEqual(following.setAlarm(0.0), 0)
+            alarm = following.alarm
             assert alarm is not None
-            self.assertGreaterEqual(reactor.setAlarm(5.0), 0)
-            self.assertTrue(reactor.rings)
+            self.assertGreaterEqual(following.setAlarm(5.0), 0)
+            self.assertTrue(following.rings)
             os.close(alarm.descriptor)
-            self.assertEqual(reactor.setAlarm(0.0), -1)
-            self.assertIsNone(reactor.alarm)
-            self.assertFalse(reactor.rings)
+            self.assertEqual(following.setAlarm(0.0), -1)
+            self.assertIsNone(following.alarm)
+            self.assertFalse(following.rings)
 
             def full(*_: object) -> NoReturn:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-            self.patch(driven, "Alarm", full)
-            self.assertEqual(reactor.setAlarm(0.0), -1)
+            self.patch(following, "openAlarm", full)
+            self.assertEqual(following.setAlarm(0.0), -1)
 
             def absent(*_: object) -> NoReturn:
                 raise AttributeError("timerfd_create")
 
-            self.patch(driven, "Alarm", absent)
-            self.assertEqual(reactor.setAlarm(0.0), -1)
+            self.patch(following, "openAlarm", absent)
+            self.assertEqual(following.setAlarm(0.0), -1)
 
     def test_noSleepBeforeCall(self) -> None:
         """
@@ -658,7 +658,7 @@ class LoopTests(BlockingTestCase):
                 if isDeputy:
                     # As a leader does that leaves, before another one comes.
                     with self.loop:
-                        (self.loop._deputy,) = self.loop.followers
+                        (self.loop.following.deputy,) = self.loop.followers
                 kill()
                 waitUntil(lambda: len(self.loop.followers) == 2)
                 ending.sendall(b"l")
@@ -719,7 +719,7 @@ class LoopTests(BlockingTestCase):
         self.assertEqual(self.loop.followers, [])
         other.sendall(b"x")
         self.assertEqual(leader.result(HANG_SECONDS), b"x")
-        self.assertIsNone(self.loop._deputy)
+        self.assertIsNone(self.loop.following.deputy)
 
     def test_notEntered(self) -> None:
         """

@@ -2,18 +2,13 @@
 The loop of blocking sockets: one private reactor per process, which is never installed, and has no thread.
 
 The threads that block drive it. The first is the leader: it serves devices and timers until what it waits
-for is there. The others follow: each waits for its own wake-up, which the leader gives when their condition
-holds. When the leader leaves, a follower is the deputy: it leads if nobody else has led for
-L{GRACE_SECONDS}. So a thread that receives and sends in turns keeps leading, and is not woken by another one
-for each message. While others go on to lead, the deputy looks more and more seldom, up to
-L{GRACE_SECONDS_MOST}; while one of them sleeps it rests on an alarm, which is set as that one leaves.
+for is there. The others follow (L{twisted_ib.drive.followers}), and one of them leads when it has left.
 
 One lock protects reactor, devices and sockets; the leader releases it while it sleeps.
 """
 
 from __future__ import annotations
 
-import os
 import select
 from collections import deque
 from collections.abc import Callable
@@ -22,6 +17,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, cast
 
 from twisted_ib.blocking.descriptors import elsewhere, isElsewhere, isUsed, known, letAllGo
+from twisted_ib.drive.followers import GRACE_SECONDS, isReady
 from twisted_ib.drive.process import life
 from twisted_ib.drive.turn import Found, Others
 from twisted_ib.drive.waiter import DrivingLock, LockQueue, NoLock, Waiter, handlers, tell
@@ -36,10 +32,6 @@ if TYPE_CHECKING:
     from twisted_ib.blocking.connection import Connection
     from twisted_ib.hca.device.device import Device
 
-#: Seconds without a leader after which the deputy leads, which looks that often: longer than a thread takes
-#: between a receive and the next, shorter than a person notices.
-GRACE_SECONDS: Final = 1e-3
-GRACE_SECONDS_MOST: Final = 8e-3
 #: Seconds that the end of the process waits for peers that do not take what was sent to them.
 DRAIN_SECONDS: Final = 2.0
 #: Turns in a row without a sleep after which the leader looks whether that has been for L{BRIEF_SECONDS}, and
@@ -59,7 +51,8 @@ class BlockingLoop:
     @ivar lock: The lock; whoever takes it without C{with loop:} sees to L{owner} and L{lockQueue}. A thread
         that sleeps gives it back as often as it has it: a signal's handler waits within other calls.
     @ivar owner: The thread that the devices belong to.
-    @ivar leader: The thread that drives the devices, or 0; C{followers}: those that wait for it.
+    @ivar leader: The thread that drives the devices, or 0; C{followers}: those that wait for it, of
+        C{following}.
     @ivar reactor: The L{DrivenReactor}.
     @ivar driven: That counts the reactor's turns.
     @ivar sleeping: Whether the leader sleeps, without the lock.
@@ -80,21 +73,31 @@ class BlockingLoop:
         self.lock = cast(DrivingLock, RLock())
         handlers.install(sameAction)
         self.interrupts = handlers.protect(self.lock)
-        self.lockQueue, self.reactor = LockQueue(), DrivenReactor(self)
-        self.turn, self.switch = self.reactor.turn, self.reactor.switch
-        self.driven, self.idling = self.reactor._loop, self.reactor.idling
+        self.lockQueue = LockQueue()
+        self.reactor = DrivenReactor(self)
+        self.turn = self.reactor.turn
+        self.switch = self.reactor.switch
+        self.driven = self.reactor._loop
+        self.idling = self.reactor.idling
+        self.following = self.reactor.following
+        self.followers = self.following.waiters
         self._idleReady: Callable[[], object] | None = None
-        self.sleeping = self.forked = self.closed = self.inside = False
+        self.sleeping = False
+        self.forked = False
+        self.closed = False
+        self.inside = False
         self.orphans: deque[Callable[[], object]] = deque()
         self.held: dict[Connection, None] = {}
         self.looking: IDelayedCall | None = None
         self.owner = get_ident()
-        self.leader = self.atOnce = self.busy = self._leaves = 0
-        self.servedAt = self.busyUntil = 0.0
+        self.leader = 0
         self._leaderReady: Callable[[], object] | None = None
-        self.followers: list[Waiter] = []
-        self._deputy: Waiter | None = None
-        self._others, self.last = Others(), cast(object, None)
+        self.busy = 0
+        self.busyUntil = 0.0
+        self.atOnce = 0
+        self.servedAt = 0.0
+        self._others = Others()
+        self.last: object = None
 
     def __enter__(self) -> None:
         if not self.lock.acquire(False):
@@ -125,7 +128,9 @@ class BlockingLoop:
             self.owner = me
             if self.idling.holds and (sleeper := self.idling.take()):
                 # It sleeps as one that drives them, from now on.
-                self.leader, self._leaderReady, self.sleeping = sleeper, self._idleReady, True
+                self.leader = sleeper
+                self._leaderReady = self._idleReady
+                self.sleeping = True
             for channel in channelsOf(self.reactor):
                 if not channel.device.closed:
                     channel.device.thread = me
@@ -176,7 +181,8 @@ class BlockingLoop:
         finally:
             self.inside = within
         if self.sleeping:
-            reactor, isArmed = self.reactor, device.arm()
+            reactor = self.reactor
+            isArmed = device.arm()
             if not isArmed:
                 # Mostly an acknowledgement: this thread takes it, and wakes those whose message it finds.
                 if device.progress() and self.dispatch():
@@ -212,8 +218,10 @@ class BlockingLoop:
             return
         with self:
             if self.leader == get_ident():
-                self.leader, self._leaderReady, self.sleeping = 0, None, False
-                self._left()
+                self.leader = 0
+                self._leaderReady = None
+                self.sleeping = False
+                self.following.left()
 
     def changed(self) -> None:
         """
@@ -298,7 +306,7 @@ class BlockingLoop:
                 if self.interrupts:
                     # Nothing is half done between two turns.
                     self._giveWay()
-                if ready() or (kernel is not None and self._isKernelReady(kernel, -1, True)):
+                if ready() or (kernel is not None and self._isKernelReady(kernel)):
                     over = True
                     return True
                 if limit == 0.0:
@@ -317,7 +325,7 @@ class BlockingLoop:
         finally:
             self.leader, self._leaderReady = before, readyBefore
             if not before:
-                self._left(over is None)
+                self.following.left(over is None)
             elif asleep:
                 # That lead goes on to sleep, and what it sleeps for may have come meanwhile.
                 self.sleeping = True
@@ -325,26 +333,16 @@ class BlockingLoop:
             if kernel is not None:
                 kernel.unregister(self.reactor.descriptor)
 
+    def _isKernelReady(self, kernel: select.poll) -> bool:
+        # A turn that has slept knows.
+        if (found := self.reactor.kernelFound) is not None:
+            return bool(found[1])
+        return isReady(kernel, self.reactor.descriptor)
+
     def _giveWay(self) -> None:
         self.reactor._sleep(YIELD_SECONDS, None)
         # A doorbell that has rung meanwhile ends no other sleep.
         self.reactor.rest.disarm(self.reactor._channels)
-
-    def _left(self, goesOn: bool = False) -> None:
-        # If it goes on to wait, it is the deputy itself, unless there is one.
-        self._leaves += 1
-        # An alarm that is set stays: to set one for each message takes nearly as long as a message.
-        if self.followers:
-            deputy = self._deputy
-            if deputy.alarm >= 0 and not self.reactor.rings if deputy else not goesOn:
-                self._appoint(deputy or self.followers[-1])
-
-    def _appoint(self, waiter: Waiter) -> None:
-        # The last: a thread that waits within a signal handler does not look at its earlier wait.
-        self._deputy = waiter
-        waiter.leaves = self._leaves
-        if waiter.alarm < 0 or self.reactor.setAlarm(waiter.grace) < 0:
-            waiter.wake()
 
     def idle(
         self,
@@ -373,11 +371,12 @@ class BlockingLoop:
                 found = self.reactor.idle(limit, call)
             finally:
                 self.leader, self._leaderReady = 0, None
-                self._left()
+                self.following.left()
             until = self.reactor.idleUntil() if found else None
             if until is not None and not (isNested or self.followers or self.interrupts or ready()):
                 # The next wait may be without the lock, whoever takes that says so.
-                self._idleReady, self.owner = ready, 0
+                self._idleReady = ready
+                self.owner = 0
                 self.idling.begin(until, found or [])
                 if self.orphans:
                     # Abandoned before that: there is no wake-up for it.
@@ -392,71 +391,11 @@ class BlockingLoop:
         """
         waiter = Waiter(ready, GRACE_SECONDS)
         while True:
-            over = self._follow(waiter, deadline, kernel)
+            over = self.following.wait(waiter, deadline, kernel)
             if over is None:
                 over = self.lead(ready, deadline, kernel)
             if over is not None:
                 return over
-
-    def _follow(self, waiter: Waiter, deadline: float | None, kernel: select.poll | None) -> bool | None:
-        self.followers.append(waiter)
-        deputy = self._deputy
-        if deputy.thread == waiter.thread if deputy else not self.leader:
-            # It led, and woke another thread, which has more to do with what comes next.
-            self._deputy = waiter
-            waiter.leaves = self._leaves
-        try:
-            if kernel is not None:
-                waiter.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-                kernel.register(waiter.bell, select.POLLIN)
-            return self._followOn(waiter, deadline, kernel)
-        finally:
-            self.followers.remove(waiter)
-            waiter.done = False
-            if waiter.bell >= 0 and kernel is not None:
-                kernel.unregister(waiter.bell)
-                os.close(waiter.bell)
-                waiter.bell = -1
-            if self._deputy is waiter:
-                self._deputy = None
-                if not self.leader and self.followers:
-                    self._appoint(self.followers[-1])
-
-    def _followOn(self, waiter: Waiter, deadline: float | None, kernel: select.poll | None) -> bool | None:
-        while True:
-            seconds = None if deadline is None else max(0.0, deadline - monotonic())
-            isDeputy = self._deputy is waiter
-            if isDeputy and waiter.alarm < 0 and (seconds is None or seconds > waiter.grace):
-                seconds = waiter.grace
-            try:
-                woken = handlers.aside(self, isDeputy, waiter.sleep, seconds, kernel)
-            finally:
-                self.own()
-            # A sleep that nothing has ended has asked the kernel, too.
-            if waiter.ready() or (woken and kernel and self._isKernelReady(kernel, waiter.bell)):
-                return True
-            waiter.done = False
-            if deadline is not None and monotonic() >= deadline:
-                return False
-            if woken or not isDeputy:
-                continue
-            if self._leaves == waiter.leaves:
-                if not self.leader:
-                    waiter.grace = GRACE_SECONDS
-                    return None
-                # A leader that stays needs no deputy, until it leaves: that is not to wake a thread.
-                waiter.alarm = -1 if kernel is None else self.reactor.setAlarm(0.0)
-                self._deputy = waiter if waiter.alarm >= 0 else None
-            elif waiter.grace < GRACE_SECONDS_MOST:
-                # A thread that led meanwhile leads again when it waits again.
-                waiter.grace *= 2
-            waiter.leaves = self._leaves
-
-    def _isKernelReady(self, kernel: select.poll, bell: int = -1, hasTurned: bool = False) -> bool:
-        # A turn that has slept knows.
-        if hasTurned and self.reactor.kernelFound is not None:
-            return bool(self.reactor.kernelFound[1])
-        return any(each not in (self.reactor.descriptor, bell) for each, _ in kernel.poll(0))
 
     def close(self, forGood: bool = False) -> None:
         """

@@ -5,7 +5,6 @@ The reactor that threads which block drive, turn by turn.
 from __future__ import annotations
 
 import errno
-import os
 import select
 from collections import deque
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.python import log
 from twisted.python.failure import Failure
 
+from twisted_ib.drive.followers import Followers
 from twisted_ib.drive.sleeper import milliseconds
 from twisted_ib.drive.turn import Idle
 from twisted_ib.drive.waiter import DrivingLock, LockQueue, endWaits, handlers
@@ -46,6 +46,7 @@ class Drivers(Protocol):
 
     lock: DrivingLock
     lockQueue: LockQueue
+    leader: int
     sleeping: bool
     busy: int
     owner: int
@@ -89,10 +90,8 @@ class DrivenReactor(IBReactor):
         self.kernelFound: tuple[select.poll, list[tuple[int, int]]] | None = None
         #: The epoll object's, which is readable when a turn has something to do.
         self.descriptor = self._poller.fileno()
-        #: Ends the sleep of the threads' deputy once nobody has led for long enough; while the leader sleeps
-        #: it is not set.
-        self.alarm: Alarm | None = None
-        self.rings = False
+        #: Threads that wait while another one drives it.
+        self.following = Followers(drivers, self.descriptor, Alarm)
         #: Whether nobody drives them, nor need.
         self.idling = Idle(self, (self.descriptor, select.POLLIN), drivers.leftIdle)
         # Calls of callWhenRunning() need no run() to wait for.
@@ -258,8 +257,8 @@ class DrivenReactor(IBReactor):
         # Sleep in a call, which takes the time first, without the lock.
         drivers = self.drivers
         drivers.sleeping, drivers.busy = True, 0
-        if self.rings:
-            self.setAlarm(0.0)
+        if self.following.rings:
+            self.following.setAlarm(0.0)
         if drivers.orphans:
             # Abandoned before that: there is no wake-up for it.
             limit = 0.0
@@ -269,23 +268,6 @@ class DrivenReactor(IBReactor):
             drivers.sleeping = False
             if drivers.owner != get_ident():
                 drivers.own()
-
-    def setAlarm(self, seconds: float) -> int:
-        """
-        @param seconds: From now; 0 for never.
-        @return: The descriptor of L{alarm}; -1 if there is none.
-        """
-        try:
-            alarm = self.alarm = self.alarm or Alarm()
-        except (OSError, AttributeError):
-            # As where the C library has no such call.
-            return -1
-        if alarm.set(seconds):
-            self.rings = seconds > 0
-            return alarm.descriptor
-        # Another file's, of a program that closes what it does not know.
-        self.alarm, self.rings = None, False
-        return -1
 
     def leave(self) -> None:
         """
@@ -300,6 +282,4 @@ class DrivenReactor(IBReactor):
         """
         self.waker.connectionLost(Failure(ConnectionDone()))
         self._poller.close()
-        # Not another file's.
-        if self.alarm is not None and self.alarm.set(0.0):
-            os.close(self.alarm.descriptor)
+        self.following.close()
