@@ -341,7 +341,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "any port would do",
     ),
     Equivalent(
-        "twisted_ib/hca/host/libc.py",
+        "twisted_ib/drive/process.py",
         "fd, self.fd = self.fd, -1",
         "1",
         "2",

@@ -6,7 +6,8 @@ highest come first: they use those below, and take their locks in this order. Af
 first: what is the parent's is let go before those above look at it. Within a layer the order of registration
 goes the same way. An error of one of them is written to standard error, and the others have their turn.
 
-Which processes it may have forked /proc shows: L{lineage}, L{isRelated}.
+Which processes it may have forked /proc shows: L{lineage}, L{isRelated}.  A program may close descriptors
+that it knows nothing of: L{Descriptor}.
 
 The end looks for some of a program's objects, which are nearly always new: L{Objects} has those that were
 made since the package was imported, and the few of before that matter.
@@ -281,6 +282,28 @@ def forEach(found: MutableSet[_One], call: Callable[[_One], object]) -> Call:
         found.clear()
 
     return tellAll
+
+
+class Descriptor:
+    """
+    Something that has a descriptor of its own.
+
+    @ivar fd: the descriptor, -1 once closed, and if there is none.
+    """
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def close(self) -> None:
+        """
+        Close the descriptor; harmless when repeated, or if the program has closed it.
+        """
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            with suppress(OSError):
+                os.close(fd)
 
 
 class Forked:

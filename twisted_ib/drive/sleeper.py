@@ -8,6 +8,7 @@ an atomic read-modify-write, which is a full barrier (Intel SDM vol. 3, "Memory 
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 from contextlib import suppress
@@ -79,6 +80,20 @@ def awaitReady(fd: int | socket, seconds: float | None, events: int = select.POL
     poller.register(fd, events)
     found = poller.poll(milliseconds(seconds))
     return found[0][1] if found else 0
+
+
+def watch(poller: select.epoll, fd: int, events: int) -> None:
+    """
+    Have an epoll object watch a descriptor, unless a program has closed it, or has a file of that number that
+    cannot be watched.
+
+    @raise OSError: no memory is free for it, or it is watched already.
+    """
+    try:
+        poller.register(fd, events)
+    except OSError as error:
+        if error.errno not in (errno.EBADF, errno.EPERM):
+            raise
 
 
 def unwatch(poller: select.epoll, fd: int) -> None:

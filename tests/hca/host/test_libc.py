@@ -173,6 +173,25 @@ class WatchTests(SynchronousTestCase):
         self.addCleanup(libc.endInotify, third)
         self.assertEqual(third, first)
 
+    def test_stranger(self) -> None:
+        """
+        A program closes one, and has another file of its number: that is not read, nor closed, nor watches
+        anything later.
+        """
+        fd = self.watch(self.paths[0])
+        reader, writer = os.pipe()
+        os.write(writer, b"own")
+        os.close(writer)
+        os.dup2(reader, fd)
+        os.close(reader)
+        for _ in range(2):
+            libc.endInotify(fd)
+        self.assertNotIn(fd, libc._spare)
+        self.assertEqual(os.read(fd, 8), b"own")
+        os.close(fd)
+        # Nor is the number of none an error.
+        libc.endInotify(fd)
+
     def test_bound(self) -> None:
         """
         So many are kept, and the others closed.

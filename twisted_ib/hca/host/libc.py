@@ -233,39 +233,26 @@ def inotify(watches: Iterable[tuple[str, int]]) -> int:
     return fd
 
 
-class Descriptor:
-    """
-    Something that has a descriptor of its own.
-
-    @ivar fd: the descriptor, -1 once closed, and if there is none.
-    """
-
-    __slots__ = ("fd",)
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def close(self) -> None:
-        """
-        Close the descriptor; harmless when repeated, or if the program has closed it.
-        """
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            with suppress(OSError):
-                os.close(fd)
-
-
 def endInotify(fd: int) -> None:
     """
     Close a descriptor of L{inotify}; in a forked child it is only closed, as its watches are the parent's.
+    Harmless if the program has closed it, or has another file of its number.
 
     No poller may have it any more.
     """
     held = _watches.pop(fd, None)
+    try:
+        # Linux fs/notify/inotify/inotify_user.c gives them all this name.
+        if os.readlink(f"/proc/self/fd/{fd}") != "anon_inode:inotify":
+            return
+    except OSError:
+        # Closed, or there is no /proc, and nobody can tell.
+        held = None
     # Linux fs/notify/mark.c, fsnotify_wait_marks_destroyed: a close(2) sleeps for a grace period, many
     # milliseconds.  So one is kept for whoever watches next.
     if held is None or len(_spare) >= limits.SPARE_WATCHES:
-        os.close(fd)
+        with suppress(OSError):
+            os.close(fd)
         return
     library = ctypes.CDLL(None)
     for each in held:
@@ -276,9 +263,6 @@ def endInotify(fd: int) -> None:
             pass
     except BlockingIOError:
         _spare.append(fd)
-    except OSError:
-        # A program that closes all that it has was there before.
-        pass
 
 
 def forgetWatches() -> None:

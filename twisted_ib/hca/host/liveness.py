@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from twisted_ib.drive.process import Descriptor
 from twisted_ib.drive.sleeper import awaitReady
 from twisted_ib.errors import PathLostError, PeerIdentityError
 from twisted_ib.hca.host import libc
@@ -74,7 +75,7 @@ def checkPeer(pair: socket.socket, allows: Callable[[int], bool], called: bool =
     return peer
 
 
-class Liveness(libc.Descriptor):
+class Liveness(Descriptor):
     """
     A watch on the process at the other end of a socket.
 

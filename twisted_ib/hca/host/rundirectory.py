@@ -27,6 +27,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 
 from twisted_ib import limits
+from twisted_ib.drive.process import Descriptor
 from twisted_ib.errors import EXHAUSTED, RunDirectoryError
 from twisted_ib.hca.host import libc
 from twisted_ib.settings import ALLOW_UIDS, RUN_DIR
@@ -97,7 +98,7 @@ def _pauses() -> Iterator[float]:
         pause = min(pause * 2, LOCK_PAUSE_MOST_SECONDS)
 
 
-class RunDirectory(libc.Descriptor):
+class RunDirectory(Descriptor):
     """
     An acceptable directory, open.
 

@@ -664,6 +664,22 @@ class DeviceTests(SynchronousTestCase):
         device.fabric.signal()
         self.assertEqual(select.select([watched], [], [], HANG_SECONDS)[0], [watched])
 
+    def test_movedClosed(self) -> None:
+        """
+        A device goes from one reactor to another although the program has closed the number of its link.
+        """
+        device = self.device(ownAddress(1))
+        poller, fd = select.epoll(), device.fabric.link.fileno()
+        self.addCleanup(poller.close)
+        kept = os.dup(fd)
+        self.addCleanup(os.close, kept)
+        device.fabric.fileno()
+        # Nobody else gets the number.
+        self.addCleanup(os.dup2, kept, fd)
+        os.close(fd)
+        for place in (poller, None):
+            device.fabric.registerWith(place)
+
     def test_moved(self) -> None:
         """
         A device that goes from a reactor with epoll to one without ends the sleeps of that one alone.

@@ -99,6 +99,24 @@ class RestoringTests(HCATestCase):
             self.assertEqual(len(self.said), number + 1)
         self.assertServed()
 
+    def test_strangerAtWatch(self) -> None:
+        """
+        Also where the program has closed what watches the directory, and has a file of its own of that
+        number, which nobody else reads or closes.
+        """
+        watch = self.b.fabric.rendezvous.watch
+        self.addCleanup(os.close, watch)
+        reader, writer = os.pipe()
+        os.write(writer, b"own")
+        os.close(writer)
+        os.dup2(reader, watch)
+        os.close(reader)
+        shutil.rmtree(self.place)
+        self.b.listen(SDP, "127.0.0.1", 7002, LISTENER)
+        self.assertEqual(len(self.said), 1, self.said)
+        self.assertServed()
+        self.assertEqual(os.read(watch, 8), b"own")
+
     def test_socketDeleted(self) -> None:
         """
         It is enough that the entry of the HCA is removed.

@@ -121,6 +121,28 @@ class LayoutTests(RingTestCase):
             self.b.look()
             settle(self.a, self.b)
 
+    def test_movedClosed(self) -> None:
+        """
+        It goes there, too, if the program has closed the number of a doorbell, or of another descriptor.
+        """
+        fabric, poller = self.b.fabric, select.epoll()
+        self.addCleanup(poller.close)
+        (peerSocket,) = fabric._pairs
+        fd = peerSocket.bell.fd
+        kept = os.dup(fd)
+        self.addCleanup(os.close, kept)
+        # Nobody else gets the number.
+        self.addCleanup(os.dup2, kept, fd)
+        os.close(fd)
+        for place in (poller, None):
+            fabric.registerWith(place)
+        fabric.watchOther(fd, self.fail)
+        fabric.attend()
+        fabric.unwatchOther(fd)
+        fabric.watchOther(kept, self.fail)
+        os.dup2(poller.fileno(), kept)
+        fabric.unwatchOther(kept)
+
     def test_sizes(self) -> None:
         """
         With its header a record takes a multiple of 64 bytes; one of BULK

@@ -9,7 +9,7 @@ import select
 from collections.abc import Callable
 from typing import Any
 
-from twisted_ib.drive.sleeper import unwatch
+from twisted_ib.drive.sleeper import unwatch, watch
 from twisted_ib.hca.host.libc import KernelEpoll
 
 
@@ -54,10 +54,10 @@ class LinkWaker:
             return
         self.fileno()
         if poller is None:
-            self._poller.register(receiver, select.EPOLLIN)
+            watch(self._poller, receiver, select.EPOLLIN)
         else:
             # epoll(7): edge-triggered, nothing needs to be called for it.
-            poller.register(receiver, select.EPOLLIN | select.EPOLLET)
+            watch(poller, receiver, select.EPOLLIN | select.EPOLLET)
         self._elsewhere = poller
         # The reactor of before may have closed its own.
         unwatch(self._poller if before is None else before, receiver)
@@ -92,7 +92,7 @@ class LinkWaker:
             assert self._pipe is not None
             self._poller = KernelEpoll()
             self._poller.register(self._pipe[0], select.EPOLLIN)
-        self._poller.register(fd, select.EPOLLIN)
+        watch(self._poller, fd, select.EPOLLIN)
 
     def signal(self) -> None:
         """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 
+from twisted_ib.drive.process import Descriptor
 from twisted_ib.errors import DoorbellError, RingError
 from twisted_ib.hca.host import libc
 
@@ -18,7 +19,7 @@ _BELL = b"!"
 _DRAIN_MESSAGES = 64
 
 
-class EventDoorbell(libc.Descriptor):
+class EventDoorbell(Descriptor):
     """
     An eventfd: our own, or a peer's.
     """

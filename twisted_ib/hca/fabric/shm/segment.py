@@ -19,7 +19,7 @@ import sys
 import weakref
 from typing import Any
 
-from twisted_ib.drive.process import forEach, life
+from twisted_ib.drive.process import Descriptor, forEach, life
 from twisted_ib.errors import SegmentError
 from twisted_ib.hca.host import libc
 
@@ -27,7 +27,7 @@ from twisted_ib.hca.host import libc
 SEALS = libc.F_SEAL_SHRINK | libc.F_SEAL_GROW | libc.F_SEAL_FUTURE_WRITE | libc.F_SEAL_SEAL
 
 
-class Segment(libc.Descriptor):
+class Segment(Descriptor):
     """
     One mapped memory file.
 
@@ -111,7 +111,7 @@ class Segment(libc.Descriptor):
         return memoryview(self.map)[:whole].cast("Q")
 
     #: The mapping stays.
-    closeDescriptor = libc.Descriptor.close
+    closeDescriptor = Descriptor.close
 
     def close(self) -> None:
         """

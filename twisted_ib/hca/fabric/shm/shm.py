@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.drive.sleeper import unwatch
+from twisted_ib.drive.sleeper import unwatch, watch
 from twisted_ib.errors import (
     BacklogFullError,
     HandshakeError,
@@ -156,9 +156,9 @@ class SharedMemoryFabric(HotPaths):
         self.rendezvous.attach(page)
 
     def _watch(self) -> None:
-        watch = self.rendezvous.watch
-        if watch >= 0:
-            self._poller.register(watch, select.EPOLLIN)
+        fd = self.rendezvous.watch
+        if fd >= 0:
+            self._poller.register(fd, select.EPOLLIN)
         else:
             self._lookAt = self.clock() + LOOK_SECONDS
 
@@ -184,7 +184,7 @@ class SharedMemoryFabric(HotPaths):
         old = self.rendezvous
         following = old.reopened()
         if old.watch >= 0:
-            self._poller.unregister(old.watch)
+            unwatch(self._poller, old.watch)
         self.rendezvous = following
         self._listeners.replace(old, following)
         self._isHidden, self._lookAt = False, None
@@ -211,7 +211,7 @@ class SharedMemoryFabric(HotPaths):
             return
         if rendezvous is not None:
             if self.rendezvous.watch >= 0:
-                self._poller.unregister(self.rendezvous.watch)
+                unwatch(self._poller, self.rendezvous.watch)
             self._listeners.add(rendezvous)
             self.rendezvous = rendezvous
             self._watch()
@@ -412,7 +412,7 @@ class SharedMemoryFabric(HotPaths):
             for peerSocket in self._pairs:
                 bell = None if peerSocket.path is None else peerSocket.bell
                 if bell is not None:
-                    (poller or self._poller).register(bell.fd, select.EPOLLIN | select.EPOLLET)
+                    watch(poller or self._poller, bell.fd, select.EPOLLIN | select.EPOLLET)
                     # The reactor of before may have closed its own.
                     unwatch(before or self._poller, bell.fd)
 
@@ -427,14 +427,14 @@ class SharedMemoryFabric(HotPaths):
         Have L{attend} call something when another descriptor is readable.
         """
         self._others[fd] = call
-        self._poller.register(fd, select.EPOLLIN)
+        watch(self._poller, fd, select.EPOLLIN)
 
     def unwatchOther(self, fd: int) -> None:
         """
         Undo L{watchOther}; before the descriptor is closed.
         """
-        if self._others.pop(fd, None) is not None and not self._poller.closed:
-            self._poller.unregister(fd)
+        if self._others.pop(fd, None) is not None:
+            unwatch(self._poller, fd)
 
     def attend(self) -> None:
         # epoll_wait(2) serves ready descriptors round robin, so none starves beyond this bound.

@@ -14,6 +14,7 @@ from typing import Any
 
 from zope.interface import Interface
 
+from twisted_ib.drive.process import Descriptor
 from twisted_ib.hca.base.socketrows import EXPLICIT
 from twisted_ib.hca.host.socketpage.records import (
     CONNECTION,
@@ -56,17 +57,16 @@ class IListed(Interface):
         """
 
 
-class SocketPage:
+class SocketPage(Descriptor):
     """
-    The socket page of one HCA.
+    The socket page of one HCA, a file once it is made.
 
-    @ivar fd: The file's descriptor, -1 without one.
     @ivar free: The offsets of rows that were removed.
     @ivar texts: The number of each text that rows name.
     """
 
     def __init__(self, pid: int, program: str) -> None:
-        self.fd = -1
+        super().__init__(-1)
         self._header = packHeader(Header(pid, program))
         self._end = FIRST_ROW * RECORD
         self.free: list[int] = []
@@ -106,15 +106,6 @@ class SocketPage:
         if data:
             with suppress(OSError):
                 os.pwrite(self.fd, data, record * RECORD)
-
-    def close(self) -> None:
-        """
-        Close the file; harmless when repeated, or if the program has closed it.
-        """
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            with suppress(OSError):
-                os.close(fd)
 
     # -- rows
 
