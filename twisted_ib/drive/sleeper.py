@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from socket import socket
 
+#: Errors of epoll_ctl(2) where a program has closed a descriptor, or has another file of its number.
+GONE: Final = (errno.EBADF, errno.ENOENT, errno.EPERM)
 #: Seconds of a sleep at most: C{poll(2)} and C{epoll_wait(2)} count milliseconds in an C{int}.  Who has more
 #: time sleeps again.
 MOST_SECONDS: Final = float(1 << 20)
@@ -92,7 +94,7 @@ def watch(poller: select.epoll, fd: int, events: int) -> None:
     try:
         poller.register(fd, events)
     except OSError as error:
-        if error.errno not in (errno.EBADF, errno.EPERM):
+        if error.errno not in GONE:
             raise
 
 

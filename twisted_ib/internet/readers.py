@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +88,30 @@ def takeUsers(channels: Iterable[DeviceChannel]) -> list[Any]:
     return taken
 
 
+def removeAllBut(
+    channels: Collection[DeviceChannel], reactor: ReactorBase, removeAll: Callable[[], list[Any]]
+) -> list[Any]:
+    """
+    Call C{removeAll} of a reactor, which leaves some channels alone: callers close what it returns, and they
+    would close the devices of all users.
+
+    @return: What it has removed.
+    """
+    # twisted.internet.posixbase keeps the readers there that removeAll() leaves alone.  Adding a channel
+    # again afterwards would fail on a reactor that is being taken apart.
+    internal = getattr(reactor, "_internalReaders", None)
+    if isinstance(internal, set):
+        internal.update(channels)
+        try:
+            return removeAll()
+        finally:
+            internal.difference_update(channels)
+    removed = [one for one in removeAll() if one not in channels]
+    for channel in channels:
+        reactor.addReader(channel)
+    return removed
+
+
 class Readers:
     """
     The replacement of two methods of a reactor.
@@ -146,20 +170,7 @@ class Readers:
 
         @return: The removed objects, for the caller to close.
         """
-        # twisted.internet.posixbase keeps the readers there that removeAll() leaves alone.  Adding a channel
-        # again afterwards would fail on a reactor that is being taken apart.
-        internal = getattr(self.reactor, "_internalReaders", None)
-        if isinstance(internal, set):
-            internal.update(self.channels)
-            try:
-                removed = self._removeAll()
-            finally:
-                internal.difference_update(self.channels)
-        else:
-            removed = [one for one in self._removeAll() if one not in self.channels]
-            for channel in self.channels:
-                self.reactor.addReader(channel)
-        return removed + takeUsers(self.channels)
+        return removeAllBut(self.channels, self.reactor, self._removeAll) + takeUsers(self.channels)
 
 
 def readersOf(reactor: ReactorBase) -> Readers:
@@ -204,6 +215,7 @@ __all__ = [
     "callSoon",
     "readersOf",
     "readingUsers",
+    "removeAllBut",
     "takeUsers",
     "threadsNeedInterpreter",
     "yieldCPU",

@@ -24,7 +24,7 @@ from zope.interface import implementer
 from twisted_ib import limits
 from twisted_ib.drive.turn import Turn
 from twisted_ib.interfaces import IReactorCompletionChannels, IReactorRDMA, IReactorRDS
-from twisted_ib.internet.readers import readingUsers, takeUsers
+from twisted_ib.internet.readers import readingUsers, removeAllBut, takeUsers
 from twisted_ib.reactor.loop import DeviceLoop, progress
 from twisted_ib.switch.rules.sighup import reloadingOnHangup, startFolder
 
@@ -376,14 +376,7 @@ class IBReactorBase(_Reactor):
 
         @return: The removed objects, for the caller to close.
         """
-        # EPollReactor.removeAll() would remove the channels too, and callers would close the devices of all
-        # users.
-        own = self._internalReaders
-        self._internalReaders = own.union(self._channels, self._watched)
-        try:
-            removed: list[Any] = super().removeAll()
-        finally:
-            self._internalReaders = own
+        removed = removeAllBut(self._channels + self._watched, self, super().removeAll)
         if self._switch is not None:
             # Attempts over SDP that begin in the next turn are in no other list yet.
             removed += self._switch.beginning

@@ -4,7 +4,6 @@ The reactor that threads which block drive, turn by turn.
 
 from __future__ import annotations
 
-import errno
 import select
 from collections import deque
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from twisted.python import log
 from twisted.python.failure import Failure
 
 from twisted_ib.drive.followers import Followers
-from twisted_ib.drive.sleeper import milliseconds
+from twisted_ib.drive.sleeper import GONE, milliseconds
 from twisted_ib.drive.turn import Idle
 from twisted_ib.drive.waiter import DrivingLock, LockQueue, endWaits, handlers
 from twisted_ib.hca.host.libc import Alarm
@@ -217,12 +216,11 @@ class DrivenReactor(IBReactor):
         return monotonic() + self._idleUntil - self.seconds()
 
     def _remove(self, xer: HasFileno, primary: set[int], *others: object) -> None:
-        # A program may have closed its descriptor, or the epoll object's, and opened another file of that
-        # number: nobody is registered there.
+        # As unwatch() has it: nobody is registered there.
         try:
             super()._remove(xer, primary, *others)
         except OSError as error:
-            if error.errno not in (errno.EBADF, errno.ENOENT, errno.EPERM):
+            if error.errno not in GONE:
                 raise
             primary.discard(xer.fileno())
             primary.intersection_update(self._selectables)
