@@ -3,7 +3,7 @@ All that is public is documented: a method or property where its class has it fi
 base; and a handler of a C library's function by that function's manual page.
 
 A class implements a protocol of typing by its methods alone.  It names the protocol in its docstring, as
-C{see L{ILink}}.
+C{see L{ILink}}, or several as C{see L{ILink} and L{IFabric}}.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from zope.interface.interface import InterfaceClass
 
 from tests.test_layering import ROOT, TreeTestCase, nameOf, sources
 
-#: An interface in a class's docstring.
-_SEEN = re.compile(r"\b[Ss]ee\s+L\{(?:[^{}<]*<)?([\w.]+)>?\}")
+#: Interfaces in a class's docstring, and one of them.
+_SEEN = re.compile(r"\b[Ss]ee\s+((?:L\{[^{}]*\}(?:,\s+|\s+and\s+)?)+)")
+_NAMED = re.compile(r"L\{(?:[^{}<]*<)?([\w.]+)>?\}")
 
 
 #: The folders with the handlers of a library each.
@@ -59,7 +60,7 @@ def _above(node: ast.ClassDef) -> Iterator[str]:
     for each in node.decorator_list:
         if isinstance(each, ast.Call) and _dotted(each.func) == "implementer":
             yield from map(_dotted, each.args)
-    yield from _SEEN.findall(ast.get_docstring(node) or "")
+    yield from _NAMED.findall(" ".join(_SEEN.findall(ast.get_docstring(node) or "")))
 
 
 @cache
@@ -189,7 +190,8 @@ class DocstringTests(TreeTestCase):
             "from twisted_ib.sdp.other import Other\n\n\n"
             "@implementer(ITransport)\nclass More(Other[int]):\n"
             "    def write(self, data): ...\n    def said(self): ...\n    def more(self): ...\n"
-            "class Shape:\n    'See L{Other<twisted_ib.sdp.other.Other>}.'\n    def said(self): ...\n"
+            "class Shape:\n    'See L{ITransport} and\\n    L{Other<twisted_ib.sdp.other.Other>}.'\n"
+            "    def said(self): ...\n"
         )
         (root / "twisted_ib/sdp/other.py").write_text(
             "class Other:\n    def said(self):\n        'Said.'\n    def more(self): ...\n"

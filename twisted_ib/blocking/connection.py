@@ -85,7 +85,7 @@ def failure(number: int) -> OSError:
 
 class Connection:
     """
-    The protocol of a transport over SDP, for a socket and its duplicates: see L{socket.socket} and see
+    The protocol of a transport over SDP, for a socket and its duplicates: see L{socket.socket} and
     L{IProtocol<twisted.internet.interfaces.IProtocol>}.
 
     @ivar loop: The loop that drives it.

@@ -121,7 +121,7 @@ class Handshake(Protocol):
 class Port(base.BasePort):
     """
     The port that a listening call returns; see
-    L{IServiceListener<twisted_ib.hca.connection.interfaces.IServiceListener>} and see
+    L{IServiceListener<twisted_ib.hca.connection.interfaces.IServiceListener>} and
     L{ParkedUser<twisted_ib.hca.connection.interfaces.ParkedUser>}.
 
     @cvar handshake: The protocol's module or object for requests and replies: C{PORT_SPACE},

@@ -70,7 +70,7 @@ class Computed:
 class Transport(_ConsumerMixin, _LogOwner):
     """
     One connection as Twisted sees it; all methods belong to the reactor's thread: see
-    L{ITCPTransport<twisted.internet.interfaces.ITCPTransport>}, see
+    L{ITCPTransport<twisted.internet.interfaces.ITCPTransport>},
     L{IPushProducer<twisted.internet.interfaces.IPushProducer>}, and as a reactor closes all that it has, see
     L{IReadWriteDescriptor<twisted.internet.interfaces.IReadWriteDescriptor>}.
 

@@ -81,8 +81,8 @@ _log = Logger()
 
 class IPoIBInterface:
     """
-    One interface: see L{IPacketConsumer}, see
-    L{IMachineDriver<twisted_ib.ipoib.protocol.interfaces.IMachineDriver>} and see
+    One interface: see L{IPacketConsumer},
+    L{IMachineDriver<twisted_ib.ipoib.protocol.interfaces.IMachineDriver>} and
     L{ISubnetAccess<twisted_ib.ipoib.subnetaccess.ISubnetAccess>}.
 
     @ivar channel: the channel of its device, which it is a user of.

@@ -129,7 +129,7 @@ class Stream:
     @ivar attached: Whether there is an application.
     @cvar messageBytes: The largest payload that we receive in one message.
 
-    See L{IConsumer<twisted_ib.hca.queues.consumers.IConsumer>} and see
+    See L{IConsumer<twisted_ib.hca.queues.consumers.IConsumer>} and
     L{IConnectionUser<twisted_ib.hca.connection.interfaces.IConnectionUser>}.
     """
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Direct:
     """
     A reactor whose TCP is the operating system's; everything else is the reactor's.  See
-    L{IReactorTCP<twisted.internet.interfaces.IReactorTCP>}, see
-    L{IReactorSSL<twisted.internet.interfaces.IReactorSSL>} and see
+    L{IReactorTCP<twisted.internet.interfaces.IReactorTCP>},
+    L{IReactorSSL<twisted.internet.interfaces.IReactorSSL>} and
     L{IReactorSocket<twisted.internet.interfaces.IReactorSocket>}.
     """
 

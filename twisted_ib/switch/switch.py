@@ -86,7 +86,7 @@ def _counterOf(where: str) -> str:
 
 class Switch:
     """
-    The switch of one reactor: see L{IReactorTCP<twisted.internet.interfaces.IReactorTCP>} and see
+    The switch of one reactor: see L{IReactorTCP<twisted.internet.interfaces.IReactorTCP>} and
     L{IReactorSocket<twisted.internet.interfaces.IReactorSocket>}.
 
     @ivar configuration: The source of the rules.

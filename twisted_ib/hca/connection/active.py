@@ -32,7 +32,7 @@ class Asking(Protocol):
 class ActiveSide:
     """
     An attempt to connect: the user of a search for a path, and of the connection that is asked for over it.
-    See L{PathUser<twisted_ib.hca.base.interfaces.roles.PathUser>} and see
+    See L{PathUser<twisted_ib.hca.base.interfaces.roles.PathUser>} and
     L{IConnectionUser<twisted_ib.hca.connection.interfaces.IConnectionUser>}.
 
     @ivar device: sends the request.

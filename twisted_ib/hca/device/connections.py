@@ -120,7 +120,7 @@ class Service:
 class Services:
     """
     The services and connections of one device; see
-    L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>} and see
+    L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>} and
     L{IConnectorOwner<twisted_ib.hca.fabric.base.streams.IConnectorOwner>}.
     """
 

@@ -104,10 +104,10 @@ RESOLUTIONS: dict[Peers, Callable[[Any], Resolution]] = {
 @implementer(ISubnetOwner)
 class Device(DeviceProgress):
     """
-    One software HCA; see L{IConnectorOwner<twisted_ib.hca.fabric.base.streams.IConnectorOwner>}, see
-    L{IAdapterOwner<twisted_ib.hca.fabric.base.streams.IAdapterOwner>}, see
-    L{IManagedDevice<twisted_ib.hca.mad.agents.IManagedDevice>}, see L{Driven<twisted_ib.drive.turn.Driven>}
-    and see L{Resolution<twisted_ib.hca.device.addressing.resolution.Resolution>}.
+    One software HCA; see L{IConnectorOwner<twisted_ib.hca.fabric.base.streams.IConnectorOwner>},
+    L{IAdapterOwner<twisted_ib.hca.fabric.base.streams.IAdapterOwner>},
+    L{IManagedDevice<twisted_ib.hca.mad.agents.IManagedDevice>}, L{Driven<twisted_ib.drive.turn.Driven>}
+    and L{Resolution<twisted_ib.hca.device.addressing.resolution.Resolution>}.
     """
 
     #: Whether peers are IP addresses, not processes of this host.

@@ -148,7 +148,7 @@ class RCConnection:
     @ivar peerHas: the last sequence number that the peer had received when it connected; 0 if unknown.
     @ivar asked: when the peer's first REQ came, while its RTU is awaited, in seconds.
 
-    See L{IConsumer<twisted_ib.hca.queues.consumers.IConsumer>} and see
+    See L{IConsumer<twisted_ib.hca.queues.consumers.IConsumer>} and
     L{IConnectionUser<twisted_ib.hca.connection.interfaces.IConnectionUser>}.
     """
 

@@ -60,8 +60,8 @@ class _Call:
 class Loop:
     """
     As much of a reactor as the host of a subnet needs, for one thread, which drives it as it would a device:
-    see L{IReactorFDSet<twisted.internet.interfaces.IReactorFDSet>}, see
-    L{IReactorTime<twisted.internet.interfaces.IReactorTime>}, see L{Driven<twisted_ib.drive.turn.Driven>}.
+    see L{IReactorFDSet<twisted.internet.interfaces.IReactorFDSet>},
+    L{IReactorTime<twisted.internet.interfaces.IReactorTime>} and L{Driven<twisted_ib.drive.turn.Driven>}.
 
     @ivar deadline: The timers'; C{tick} likewise.
     """

@@ -26,7 +26,7 @@ class CompletedSearch:
 class Fabric:
     """
     A base of fabrics: what holds for one that shares no memory, waits for no time and has one descriptor.
-    See L{IFabric<twisted_ib.hca.base.interfaces.IFabric>} and see
+    See L{IFabric<twisted_ib.hca.base.interfaces.IFabric>} and
     L{IFabricProgress<twisted_ib.hca.base.interfaces.IFabricProgress>}.
 
     @ivar owner: The device, an L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.

@@ -95,7 +95,7 @@ class QueuePairPath(Waiters):
     @ivar until: when a path without a queue pair ends; 0 if it does not linger.
     @ivar notified: when the last congestion notification was sent to the peer.
 
-    See L{PeerPath} and see L{ConnectionUser<twisted_ib.hca.transport.parameters.ConnectionUser>}.
+    See L{PeerPath} and L{ConnectionUser<twisted_ib.hca.transport.parameters.ConnectionUser>}.
     """
 
     __slots__ = (
