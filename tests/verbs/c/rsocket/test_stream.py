@@ -133,6 +133,28 @@ class RSocketTests(RSocketTestCase):
         self.assertTrue(hub.wait(hasRoom, HANG_SECONDS))
         self.assertGreater(active.edges, before)
 
+    def test_eventBehindEnd(self) -> None:
+        """
+        What the communication manager says of a connection that is over is one edge, as each of its events
+        is: the end was one of its own.
+        """
+        active, passive = self.pair()
+        self.close(passive)
+
+        def over() -> bool:
+            active.progress()
+            return active.canRead
+
+        self.assertTrue(hub.wait(over, HANG_SECONDS))
+        with hub:
+            # No other event, and no completion, is there.
+            active.progress()
+            before = active.edges
+            assert active.cmid._id is not None
+            active.cmid._id.report(_E.RDMA_CM_EVENT_TIMEWAIT_EXIT)
+            active.progress()
+        self.assertEqual(active.edges - before, 1)
+
     def test_canWriteAt(self) -> None:
         """
         A socket writes into mapped memory while its buffer has room; once it is shut it has an error to say.

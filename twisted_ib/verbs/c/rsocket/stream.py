@@ -313,6 +313,8 @@ class RSocket:
 
     def _poll(self, stream: Stream) -> None:
         completions = self._cq._core.completions
+        if not completions:
+            return
         # Whether there was room nobody asks if octets, or credits, have come.
         received, hadRoom, messages = 0, True, self._messages
         while completions:
