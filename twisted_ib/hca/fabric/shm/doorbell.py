@@ -65,7 +65,9 @@ class EventDoorbell(Descriptor):
         # eventfd(2): with the counter full a write blocks unless O_NONBLOCK is set, and the peer shares the
         # open file: it can fill the counter and clear the flag at any time.  Hence the check before each
         # write.  A peer that wins the race between check and write has our own user and could stop us by a
-        # signal as well; another user is never given an eventfd.
+        # signal as well; another user is never given an eventfd.  No call saves the check: pwritev2(2)
+        # refuses RWF_NOWAIT here, and of a write of 0, which never blocks, eventfd(2) does not say that it
+        # wakes anybody.
         if os.get_blocking(fd):
             raise RingError("a peer made its doorbell blocking")
         try:
