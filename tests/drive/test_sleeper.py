@@ -14,7 +14,16 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.waiting import HANG_SECONDS
-from twisted_ib.drive.sleeper import MOST_SECONDS, Sleep, Sleeper, awaitReady, bounded, milliseconds
+from twisted_ib.drive.sleeper import (
+    MOST_SECONDS,
+    Sleep,
+    Sleeper,
+    awaitReady,
+    bounded,
+    milliseconds,
+    unwatch,
+    watch,
+)
 from twisted_ib.drive.waiter import Waiter
 
 #: Seconds of a wait in vain.
@@ -201,3 +210,30 @@ class AwaitReadyTests(SynchronousTestCase):
                 awaitReady(one, HANG_SECONDS, select.POLLRDHUP) & select.POLLRDHUP, select.POLLRDHUP
             )
             self.assertEqual(awaitReady(one, HANG_SECONDS, 0), select.POLLHUP)
+
+
+class WatchTests(SynchronousTestCase):
+    """
+    L{watch} and L{unwatch}.
+    """
+
+    def test_gone(self) -> None:
+        """
+        A descriptor that is closed, or a file that cannot be watched, is no error; one that is watched
+        already is.
+        """
+        poller, (reader, writer) = select.epoll(), os.pipe()
+        file = os.open(os.devnull, os.O_RDONLY)
+        self.addCleanup(os.close, file)
+        watch(poller, file, select.EPOLLIN)
+        os.close(writer)
+        watch(poller, writer, select.EPOLLIN)
+        watch(poller, reader, select.EPOLLIN)
+        self.assertEqual([fd for fd, _ in poller.poll(0)], [reader])
+        self.assertRaises(FileExistsError, watch, poller, reader, select.EPOLLIN)
+        for fd in reader, writer, file:
+            unwatch(poller, fd)
+        self.assertEqual(poller.poll(0), [])
+        os.close(reader)
+        poller.close()
+        unwatch(poller, reader)
