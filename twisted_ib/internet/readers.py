@@ -95,7 +95,7 @@ def removeAllBut(
     Call C{removeAll} of a reactor, which leaves some channels alone: callers close what it returns, and they
     would close the devices of all users.
 
-    @return: What it has removed.
+    @return: The objects that it has removed.
     """
     # twisted.internet.posixbase keeps the readers there that removeAll() leaves alone.  Adding a channel
     # again afterwards would fail on a reactor that is being taken apart.

@@ -15,7 +15,7 @@ from typing import Final
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.base.traits import TransportType
-from twisted_ib.hca.queues.completion import WCStatus
+from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
 from twisted_ib.hca.queues.receives import ReceiveRequest
 from twisted_ib.hca.queues.requests import SendOpcode, SendRequest
 from twisted_ib.hca.services.operations.message import PULL_LEAST
@@ -186,7 +186,8 @@ class RSocket:
             return
         if self.phase is not Phase.OVER:
             try:
-                self._poll(stream)
+                if completions := self._cq._core.completions:
+                    self._take(stream, completions)
                 # Before the RTU the peer's queue pair may not receive (IBTA vol. 1 12.9.7).
                 if self.phase is Phase.CONNECTED and (updates := stream.updates()):
                     self._post(*updates)
@@ -311,10 +312,7 @@ class RSocket:
         made.phase = Phase.CONNECTING
         self._accepting[made] = time.monotonic() + ESTABLISH_SECONDS
 
-    def _poll(self, stream: Stream) -> None:
-        completions = self._cq._core.completions
-        if not completions:
-            return
+    def _take(self, stream: Stream, completions: deque[WorkCompletion]) -> None:
         # Whether there was room nobody asks if octets, or credits, have come.
         received, hadRoom, messages = 0, True, self._messages
         while completions:
