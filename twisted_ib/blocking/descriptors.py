@@ -322,7 +322,7 @@ def inodeOf(descriptor: int) -> int:
     return status.st_ino if S_ISSOCK(status.st_mode) else 0
 
 
-def partOf(descriptor: Any) -> Connection | Listening | None:
+def partOf(descriptor: object) -> Connection | Listening | None:
     """
     Return what a descriptor, or the one that it duplicates, carries over SDP, if it does.
     """
@@ -562,14 +562,14 @@ def _settleAll(parts: tuple[Connection, ...]) -> Iterator[None]:
         yield
 
 
-def keep(descriptors: Iterable[Any]) -> None:
+def keep(descriptors: Iterable[object]) -> None:
     """
     These are given to another process, which would find no bytes there.
 
     @raise OSError: One has a connection over SDP, which is reset.
     """
     for each in descriptors:
-        part: Any = partOf(each)
+        part = partOf(each)
         if part is not None and part.listens:
             part.give()
         elif part is not None:
