@@ -271,6 +271,30 @@ class CallTests(Case):
             os.close(one.detach())
             self.assertEqual(other.recv(1), b"")
 
+    def test_replaced(self) -> None:
+        """
+        C{os.dup2} ends what had the number, and the socket of that number has the connection of the first; what
+        is not open ends nothing.
+        """
+        for (one, other), (more, third) in zip(self.both(), self.both(), strict=True):
+            number = more.fileno()
+            self.assertEqual(os.dup2(number, number), number)
+            self.assertRaises(OSError, os.dup2, 1 << 19, number)
+            more.sendall(b"before")
+            self.assertEqual(exactly(third, 6), b"before")
+            self.assertEqual(os.dup2(one.fileno(), number, False), number)
+            self.assertEqual(third.recv(1), b"")
+            more.sendall(b"x")
+            self.assertEqual(exactly(other, 1), b"x")
+            one.close()
+            other.sendall(b"y")
+            self.assertEqual(exactly(more, 1), b"y")
+            with open(os.devnull, "rb") as nothing:
+                os.dup2(nothing.fileno(), number)
+            self.assertEqual(other.recv(1), b"")
+            self.assertRaises(OSError, more.send, b"z")
+            more.close()
+
     def test_garbage(self) -> None:
         """
         A socket that is not closed takes no connection from another one of it.

@@ -44,7 +44,7 @@ from twisted_ib.hca.host.search import closeWithin
 
 _read, _write, _readv, _writev = os.read, os.write, os.readv, os.writev
 _sendfile, _close, _splice = os.sendfile, os.close, getattr(os, "splice", None)
-_closeRange = os.closerange
+_closeRange, _dup2 = os.closerange, os.dup2
 _setBlocking, _fcntl = os.set_blocking, fcntl.fcntl
 _open, _ioctl = io.open, fcntl.ioctl
 #: The most octets that one C{splice} moves: the size of a pipe (pipe(7)).
@@ -372,6 +372,23 @@ def close(fd: int) -> None:
     return None
 
 
+def duplicate(fd: int, fd2: int, inheritable: bool = True) -> int:
+    """
+    See C{os.dup2}: it closes what had the second number, and a socket of that number has what the first one
+    has.
+    """
+    if (not connected and fd2 not in known) or fd == fd2:
+        return _dup2(fd, fd2, inheritable)
+    # Of what is not open nothing is closed.
+    os.fstat(fd)
+    skt = offloaded.get(fd2)
+    with leaving(fd2):
+        _dup2(fd, fd2, inheritable)
+    if skt is not None:
+        skt.take()
+    return fd2
+
+
 def closeRange(fd_low: int, fd_high: int, /) -> None:
     """
     See C{os.closerange}.
@@ -535,6 +552,7 @@ CALLS: tuple[tuple[Any, str, Any], ...] = (
     (os, "writev", writev),
     (os, "sendfile", sendfile),
     (os, "close", close),
+    (os, "dup2", duplicate),
     (os, "closerange", closeRange),
     (io, "open", open),
     (builtins, "open", open),

@@ -649,6 +649,13 @@ class socket(kernel.socket, metaclass=_Sockets):
             with descriptors.leaving(self.fileno(), sdp):
                 super()._real_close()  # type: ignore[misc]
 
+    def take(self) -> None:
+        """
+        Another file has its descriptor now (dup2(2)): the socket has what that one has.
+        """
+        self._drop()
+        self._sdp = descriptors.found(self, self.fileno())
+
     def detach(self) -> int:
         # A socket made of the descriptor has the connection again, but no attempt.
         self._stay()
