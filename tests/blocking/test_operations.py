@@ -158,6 +158,8 @@ class SendTests(OperationCase):
             said += [say(one.sendmsg, [b"x"], [("a", 2, b"")]), say(one.sendmsg, [b"x"], (), 0, None)]
             said += [say(one.sendmsg, [b"x"], (), 0, "where"), say(one.sendmsg, [b"x"], (), "flags")]
             said.append(say(one.sendmsg, [b"x"], [(socket.IPPROTO_IP, 99, b"")]))
+            said += [say(one.sendmsg, [b"x"], [(socket.SOL_SOCKET, kind, bytes(4))]) for kind in (1, 99)]
+            said += [say(one.sendmsg, [b"x"] * pieces) for pieces in (1024, 1025)]
             one.shutdown(socket.SHUT_WR)
             whole = b""
             while piece := other.recv(1000):

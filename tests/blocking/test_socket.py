@@ -294,7 +294,7 @@ class StreamTests(BlockingTestCase):
         self.assertRaises(TypeError, one.recvmsg_into, [b"constant"])
         self.assertEqual(self.assertRaises(OSError, one.recv, 1, kernel.MSG_OOB).errno, errno.EINVAL)
         self.assertEqual(self.assertRaises(OSError, one.connect, (LOOPBACK, 1)).errno, errno.EISCONN)
-        self.assertEqual(self.assertRaises(OSError, one.sendmsg, [b""], [(1, 1, b"")]).errno, errno.EINVAL)
+        self.assertEqual(self.assertRaises(OSError, one.sendmsg, [b""], [(1, 99, b"")]).errno, errno.EINVAL)
 
     def test_garbage(self) -> None:
         """

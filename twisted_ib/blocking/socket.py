@@ -59,6 +59,9 @@ _acceptPlain: Final[Callable[[kernel.socket], tuple[int, object]]] = vars(_Plain
 #: The options that limit the time of calls, and the time (struct timeval).
 _LIMITS: Final = (int(kernel.SO_RCVTIMEO), int(kernel.SO_SNDTIMEO))
 _TIMEVAL: Final = Struct("ll")
+#: Of one C{sendmsg} (UIO_MAXIOV of linux/uio.h), and SCM_RIGHTS and SCM_CREDENTIALS.
+_MOST_PIECES: Final = 1024
+_IGNORED: Final = (1, 2)
 #: linux/tcp_states.h
 _LISTEN: Final = 10
 _INET, _STREAM = int(kernel.AF_INET), int(kernel.SOCK_STREAM)
@@ -526,7 +529,8 @@ class socket(kernel.socket, metaclass=_Sockets):
         if connection is None:
             descriptors.keepRights(ancdata)
             return super().sendmsg(buffers, ancdata, flags, address)
-        data = b"".join(buffers)
+        pieces = list(buffers)
+        data = b"".join(pieces)
         for item in ancdata:
             if len(tuple(item)) != 3:
                 raise TypeError("sendmsg(): an item of ancillary data is (level, type, bytes)")
@@ -534,8 +538,10 @@ class socket(kernel.socket, metaclass=_Sockets):
             index(level), index(kind), memoryview(value)
         if address is not None and not isinstance(address, tuple):
             raise TypeError(f"sendmsg(): the address must be a tuple, not {type(address).__name__}")
-        # As over TCP, which asks nobody else about it (Linux's sock_cmsg_send).
-        if any(level == kernel.SOL_SOCKET for level, _, _ in ancdata):
+        if len(pieces) > _MOST_PIECES:
+            raise failure(errno.EMSGSIZE)
+        # As over TCP, which asks nobody else about it, and ignores what is UNIX's (Linux's sock_cmsg_send).
+        if any(level == kernel.SOL_SOCKET and kind not in _IGNORED for level, kind, _ in ancdata):
             raise failure(errno.EINVAL)
         return connection.send(data, index(flags), self.gettimeout())
 
