@@ -273,8 +273,8 @@ class CallTests(Case):
 
     def test_replaced(self) -> None:
         """
-        C{os.dup2} ends what had the number, and the socket of that number has the connection of the first; what
-        is not open ends nothing.
+        C{os.dup2} ends what had the number, and the socket of that number has the connection of the first;
+        what is not open ends nothing.
         """
         for (one, other), (more, third) in zip(self.both(), self.both(), strict=True):
             number = more.fileno()
@@ -294,6 +294,24 @@ class CallTests(Case):
             self.assertEqual(other.recv(1), b"")
             self.assertRaises(OSError, more.send, b"z")
             more.close()
+
+    def test_replacedAttempt(self) -> None:
+        """
+        An attempt to connect ends, too, though no other connection is there.
+        """
+        listener = self.server()
+        with patched():
+            one = socket.socket()
+            self.addCleanup(one.close)
+            one.setblocking(False)
+            self.assertEqual(one.connect_ex(listener.getsockname()), errno.EINPROGRESS)
+            pair = socket.socketpair()
+            for each in pair:
+                self.addCleanup(each.close)
+            os.dup2(pair[0].fileno(), one.fileno())
+            self.assertIsNone(one.attempt)
+            pair[1].sendall(b"x")
+            self.assertEqual(one.recv(1), b"x")
 
     def test_garbage(self) -> None:
         """
@@ -463,6 +481,32 @@ class ForeignTests(Case):
         plain = descriptors._socket.socket(fileno=skt.fileno())
         with contextlib.suppress(OSError):
             plain.recv(1)
+
+    def test_replacedInChild(self) -> None:
+        """
+        In a forked process C{os.dup2} gives the number a file of its own, and ends nothing here.
+        """
+        (one, other), (more, third) = self.over(), self.over()
+        numbers = one.fileno(), more.fileno()
+        said, says = os.pipe()
+
+        def work(told: Any) -> None:
+            with patched():
+                for first in (said, numbers[1]):
+                    os.write(says, b"%d " % (os.dup2(first, numbers[0]) == numbers[0]))
+            self.assertRaises(OSError, one.send, b"x")
+            os.write(says, b"over")
+            told()
+
+        pid, into = self.forked(work)
+        os.close(says)
+        with open(said, "rb") as lines:
+            self.assertEqual(lines.read(8), b"1 1 over")
+        os.close(into)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        for skt, peer in ((one, other), (more, third)):
+            skt.sendall(b"y")
+            self.assertEqual(exactly(peer, 1), b"y")
 
     def test_childAtOnce(self) -> None:
         """

@@ -508,7 +508,7 @@ class TurnTests(ChannelTestCase):
 
     def test_dueOnAsyncio(self) -> None:
         """
-        On an event loop of asyncio a turn ends after the batch if a call is due, as the result of a thread:
+        On an event loop of asyncio a turn ends after the batch if a call is ready, as the result of a thread:
         it does not wait for further batches, nor for polling between them.
         """
         events = SelectorEventLoop()
@@ -517,30 +517,31 @@ class TurnTests(ChannelTestCase):
         channel = channelFor(reactor, "lo0")
         self.addCleanup(channel.close)
         channel.acquire(Keeper())
-
-        def once() -> None:
-            """
-            One turn of the event loop.
-            """
-            events.call_soon(events.stop)
-            events.run_forever()
-
-        once()
+        events.call_soon(events.stop)
+        events.run_forever()
         results: list[int] = []
         owner = Owner(channel.device, 10**9)
 
-        def atFirst() -> None:
+        def take() -> None:
             """
-            The batch during which a thread has finished.
+            Take the result of the thread.
+            """
+            results.append(owner.ends)
+            owner.again = 0
+            events.stop()
+
+        def finish() -> None:
+            """
+            During the first batch the thread has finished.
             """
             owner.hook = None
-            events.call_soon_threadsafe(lambda: results.append(owner.ends))
+            events.call_soon_threadsafe(take)
 
-        owner.hook = atFirst
+        owner.hook = finish
         owner.device.markDirty(owner)
-        once()
-        once()
-        owner.again = 0
+        # Nothing else is ready meanwhile.
+        events.call_later(HANG_SECONDS, events.stop)
+        events.run_forever()
         self.assertEqual(results, [2])
 
     def test_raises(self) -> None:

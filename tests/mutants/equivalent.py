@@ -235,13 +235,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         f"{_BLOCKING}/loop.py",
-        "if ready() or (kernel is not None and self._isKernelReady(kernel, -1, True)):",
-        "1",
-        "2",
-        "no descriptor either",
-    ),
-    Equivalent(
-        f"{_BLOCKING}/loop.py",
         "over: bool | None = False",
         "False",
         "True",

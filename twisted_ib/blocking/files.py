@@ -377,11 +377,12 @@ def duplicate(fd: int, fd2: int, inheritable: bool = True) -> int:
     See C{os.dup2}: it closes what had the second number, and a socket of that number has what the first one
     has.
     """
-    if (not connected and fd2 not in known) or fd == fd2:
+    skt = offloaded.get(fd2)
+    # One that is about to connect is a socket alone.
+    if (skt is None and not connected and fd2 not in known) or fd == fd2:
         return _dup2(fd, fd2, inheritable)
     # Of what is not open nothing is closed.
     os.fstat(fd)
-    skt = offloaded.get(fd2)
     with leaving(fd2):
         _dup2(fd, fd2, inheritable)
     if skt is not None:

@@ -659,8 +659,14 @@ class socket(kernel.socket, metaclass=_Sockets):
         """
         Another file has its descriptor now (dup2(2)): the socket has what that one has.
         """
-        self._drop()
-        self._sdp = descriptors.found(self, self.fileno())
+        part = self.sdp
+        if part is not None and part.loop.forked:
+            # Its parent's, of which a forked child has nothing but the kernel's files.
+            offloaded.pop(self.fileno(), None)
+            self._sdp = None
+        else:
+            self._drop()
+            self._sdp = descriptors.found(self, self.fileno())
 
     def detach(self) -> int:
         # A socket made of the descriptor has the connection again, but no attempt.

@@ -298,7 +298,8 @@ class Descriptor:
 
     def close(self) -> None:
         """
-        Close the descriptor; harmless when repeated, or if the program has closed it.
+        Close the descriptor; harmless when repeated, or if the program has closed it and has no file of its
+        number.
         """
         fd, self.fd = self.fd, -1
         if fd >= 0:

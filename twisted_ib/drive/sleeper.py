@@ -84,11 +84,12 @@ def awaitReady(fd: int | socket, seconds: float | None, events: int = select.POL
     return found[0][1] if found else 0
 
 
-def watch(poller: select.epoll, fd: int, events: int) -> None:
+def watch(poller: select.epoll, fd: int, events: int) -> bool:
     """
     Have an epoll object watch a descriptor, unless a program has closed it, or has a file of that number that
     cannot be watched.
 
+    @return: whether it does.
     @raise OSError: no memory is free for it, or it is watched already.
     """
     try:
@@ -96,6 +97,8 @@ def watch(poller: select.epoll, fd: int, events: int) -> None:
     except OSError as error:
         if error.errno not in GONE:
             raise
+        return False
+    return True
 
 
 def unwatch(poller: select.epoll, fd: int) -> None:

@@ -101,7 +101,8 @@ class DeviceChannel:
         self._timer: DelayedCall | None = None
         self._rung = 0  # How often the device had woken a peer before the present batches.
         self._registered = self._visible = self._inTurn = self._enough = self._wanted = False
-        # asyncio's calls that are due, results of threads among them: the reactor has no queue of its own.
+        # asyncio's calls that are ready, results of threads and turns of other devices among them, but no
+        # delayed ones: the reactor has no queue of its own.
         self._due: Collection[object] = getattr(getattr(reactor, "_asyncioEventloop", None), "_ready", ())
         self.polled = IReactorCompletionChannels.providedBy(reactor)
         polling = getattr(reactor, "polling", None) if self.polled else self.polling

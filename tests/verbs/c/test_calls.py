@@ -219,7 +219,7 @@ class BegunTests(ProgramTestCase):
         of shared memory, which take a few milliseconds, and neither a descriptor nor a thread more.
         """
         path = self.compiled(Path(__file__).with_name("timed.c"), "-Wl,--no-as-needed", "librdmacm.so.1")
-        for device, most in (("shm0", 14), ("roce0", 0)):
+        for device, most in (("shm0", 15), ("roce0", 0)):
             result = run(path, TWISTED_IB_DEVICE=device, TWISTED_IB_DEVICES="roce0=roce:127.0.0.1")
             self.assertEqual((result.stderr, result.returncode), ("", 0), device)
             modules, *others = map(int, result.stdout.split())

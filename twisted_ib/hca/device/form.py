@@ -38,7 +38,7 @@ def compiledModules() -> list[str]:
     # Not those that could be: a .so file of another Python beside a module does not run.
     return sorted(
         name
-        for name, module in list(sys.modules.items())
+        for name, module in sys.modules.copy().items()
         if name.startswith(_PACKAGE) and (getattr(module, "__file__", None) or "").endswith(".so")
     )
 

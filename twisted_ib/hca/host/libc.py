@@ -236,7 +236,8 @@ def inotify(watches: Iterable[tuple[str, int]]) -> int:
 def endInotify(fd: int) -> None:
     """
     Close a descriptor of L{inotify}; in a forked child it is only closed, as its watches are the parent's.
-    Harmless if the program has closed it, or has another file of its number.
+    Harmless if the program has closed it, or has a file of another kind of its number; one of its own that
+    watches files is taken for it, and where there is no /proc each is.
 
     No poller may have it any more.
     """

@@ -26,7 +26,7 @@ from typing import Any
 from attrs import define, field
 
 from twisted_ib import limits
-from twisted_ib.drive.sleeper import awaitReady
+from twisted_ib.drive.sleeper import awaitReady, unwatch
 from twisted_ib.errors import HandshakeError, HCAError, PathLostError, ResourceLimitError
 from twisted_ib.hca.host import handshake
 from twisted_ib.hca.host.entries import Entry
@@ -245,7 +245,7 @@ class QueryServer:
         if not old.isLost():
             return
         for each in self._listener.fileno(), old.watch:
-            self._poller.unregister(each)
+            unwatch(self._poller, each)
         # Optional, as at the beginning: without an entry commands do not find the device.
         with suppress(HCAError):
             self._rendezvous = old.reopened()
@@ -321,7 +321,7 @@ class QueryServer:
             raise PathLostError("an asker has its answer")
 
     def _drop(self, fd: int) -> None:
-        self._poller.unregister(fd)
+        unwatch(self._poller, fd)
         self._askers.pop(fd).socket.close()
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from twisted_ib.drive import threads
 from twisted_ib.drive.process import forEach, life
+from twisted_ib.drive.sleeper import unwatch
 from twisted_ib.drive.turn import Turn
 from twisted_ib.hca.base.timers import Timer, Timers
 from twisted_ib.hca.host.libc import KernelEpoll
@@ -105,7 +106,7 @@ class Loop:
             return
         if not events:
             del self._watched[fd]
-            self._poller.unregister(fd)
+            unwatch(self._poller, fd)
             return
         self._watched[fd] = descriptor, events
         if before:

@@ -381,8 +381,8 @@ class Later(ModuleType):
         # A package, to another thread that imports a module of it meanwhile.
         if name.startswith("__") and not (name == "__path__" and get_ident() != self._thread):
             raise AttributeError(name)
-        # Other threads import meanwhile.
-        _take({each: stub for each, stub in list(sys.modules.items()) if stub is self})
+        # Other threads import meanwhile, also while items are made of it one by one.
+        _take({each: stub for each, stub in sys.modules.copy().items() if stub is self})
         return getattr(import_module(self.__name__), name)
 
     def _call(self, function: str, *arguments: Any, **named: Any) -> Any:

@@ -123,7 +123,8 @@ class LayoutTests(RingTestCase):
 
     def test_movedClosed(self) -> None:
         """
-        It goes there, too, if the program has closed the number of a doorbell, or of another descriptor.
+        It goes there, too, if the program has closed the number of a doorbell, whose path is lost then, or of
+        another descriptor.
         """
         fabric, poller = self.b.fabric, select.epoll()
         self.addCleanup(poller.close)
@@ -136,6 +137,10 @@ class LayoutTests(RingTestCase):
         os.close(fd)
         for place in (poller, None):
             fabric.registerWith(place)
+        # It would not wake the reactor: the path is lost, not deaf.
+        self.assertFalse(self.b.arm())
+        self.b.progress()
+        self.assertEqual(fabric.paths(), [])
         fabric.watchOther(fd, self.fail)
         fabric.attend()
         fabric.unwatchOther(fd)

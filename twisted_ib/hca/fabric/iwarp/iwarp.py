@@ -19,6 +19,7 @@ from weakref import WeakSet
 from zope.interface import classImplements
 
 from twisted_ib import limits
+from twisted_ib.drive.sleeper import unwatch
 from twisted_ib.errors import DeviceError, NoRouteError, PathLostError, ServiceInUseError
 from twisted_ib.hca.base.traits import STREAM, Traits
 from twisted_ib.hca.connection.rdmacm import gidText
@@ -329,7 +330,7 @@ class IWARPFabric(ConnectedFabric):
         else:
             # With no events epoll(7) reports an error or a hang-up all the same.
             del self._entries[fd]
-            self._poller.unregister(fd)
+            unwatch(self._poller, fd)
 
     def progress(self, budget: int = limits.RECORDS_PER_TURN) -> int:
         if self.isBusy or self._isClosed:

@@ -22,6 +22,7 @@ from typing import Any, Final
 from zope.interface import classImplements
 
 from twisted_ib import limits
+from twisted_ib.drive.sleeper import unwatch
 from twisted_ib.errors import DeviceError, NoRouteError, ResourceLimitError
 from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.base.operation import GSI_QPN
@@ -563,8 +564,7 @@ class RoCELink:
                 made.setsockopt(_IP, socket.IP_ADD_MEMBERSHIP, request)
         except OSError as error:
             made.close()
-            text = f"group {group} cannot be joined at {self.address}: {error.strerror}"
-            raise NoRouteError(text) from None
+            raise NoRouteError(f"group {group} not joined at {self.address}: {error.strerror}") from None
         self._prepare(made)
         self._receives(made, group)
         self._groups[group] = made
@@ -572,7 +572,7 @@ class RoCELink:
     def leave(self, group: str) -> None:
         made = self._groups.pop(group, None)
         if made is not None:
-            self._poller.unregister(made)
+            unwatch(self._poller, made.fileno())
             del self._receivers[made.fileno()]
             made.close()
 

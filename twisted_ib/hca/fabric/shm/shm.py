@@ -410,9 +410,11 @@ class SharedMemoryFabric(HotPaths):
         before, self._reactorPoller = self._reactorPoller, poller
         if poller is not before:
             for peerSocket in self._pairs:
-                bell = None if peerSocket.path is None else peerSocket.bell
-                if bell is not None:
-                    watch(poller or self._poller, bell.fd, select.EPOLLIN | select.EPOLLET)
+                path, bell = peerSocket.path, peerSocket.bell
+                if path is not None and bell is not None:
+                    if not watch(poller or self._poller, bell.fd, select.EPOLLIN | select.EPOLLET):
+                        self._brokenPaths[path] = RingError("the program has closed its doorbell")
+                        self._over = True
                     # The reactor of before may have closed its own.
                     unwatch(before or self._poller, bell.fd)
 
