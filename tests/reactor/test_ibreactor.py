@@ -665,7 +665,7 @@ class TurnTests(ReactorTestCase):
             if timeout == 0:
                 # After an answer that was polled for.
                 return
-            pass_(150e-6)
+            pass_(0.6 * REACH_SECONDS)
             device.work = [serve] * device.arrives
 
         def serve() -> int:

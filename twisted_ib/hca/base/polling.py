@@ -10,9 +10,9 @@ from the one that is to answer.
   - Then poll and yield in turns, for L{SPIN_SECONDS} at most; over a slower medium, for as long as an answer
     takes whose sender has slept.
   - A moving average of successes decides whether to poll at all; below a half only every L{RARE}th time.  A
-    late success counts as a miss, unless one yield of less than L{REACH_SECONDS} made it late: then the peer
+    late success counts as a miss, unless one yield of less than L{LENT_SECONDS} made it late: then the peer
     has had this CPU, and answered.
-  - A program of Python takes some 100 microseconds for an answer.  A sleep for it teaches how long, as in
+  - A program of Python takes some hundred microseconds for an answer.  A sleep for it teaches how long, as in
     KVM for halted processors (Documentation/virt/kvm/halt-polling.rst).  An answer is what arrives after
     something was sent since the last arrival; in a stream that is only received nothing is, be it as
     regular as it will.  After L{LESSONS} in turn within L{REACH_SECONDS} the next are polled for, as long
@@ -38,9 +38,12 @@ from twisted_ib import limits
 
 #: The longest time of polling, in seconds.
 SPIN_SECONDS: Final = limits.ANSWER_SECONDS
-#: The longest time of polling for an answer that was learned, in seconds: six times what a wake-up costs.
-#: Of a longer wait that is a small part, and polling for all of it takes a CPU.
-REACH_SECONDS: Final = 250e-6
+#: The longest time of polling for an answer that was learned, in seconds: six to ten times what a wake-up
+#: costs, so that on a slow processor answers of a web framework are among these.  Of a longer wait that is a
+#: small part, and polling for all of it takes a CPU.
+REACH_SECONDS: Final = 600e-6
+#: A yield that lasted less, in seconds, was to the peer.
+LENT_SECONDS: Final = 250e-6
 #: Answers in turn that teach it.
 LESSONS: Final = 4
 #: After so many waits in turn for what is no answer only each of so many is asked; a power of two.
@@ -171,7 +174,7 @@ class AdaptivePolling:
                 elif self.crowd:
                     self.crowd *= 0.875
             # Below a half the weight is larger, so that the rare attempts soon lead back to polling.
-            isLent = found and after >= end and yields > 0 and after - began < REACH_SECONDS
+            isLent = found and after >= end and yields > 0 and after - began < LENT_SECONDS
             self.lent += isLent
             self.hits = hits + ((isLent or (found and after < end)) - hits) * (0.5 if hits < 0.5 else 0.125)
             self.found += found
