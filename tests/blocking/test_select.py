@@ -4,9 +4,11 @@ Tests for L{twisted_ib.blocking.select}.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select as kernelSelect
 import socket as kernel
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 from unittest.mock import Mock
@@ -45,6 +47,146 @@ class ListenerTests(BlockingTestCase):
             listener.shutdown(kernel.SHUT_RDWR)
             found.append([events for _, events in waiting.result(HANG_SECONDS)])
         self.assertEqual(found[0], found[1])
+
+
+class NestedTests(BlockingTestCase):
+    """
+    An epoll object within another wait: by the kernel's calls with TCP, then over SDP.
+    """
+
+    def outer(self, kind: str, module: Any, inner: Any) -> tuple[Callable[[float], list[int]], Any]:
+        """
+        @param kind: What waits, of a module that waits.
+        @return: A wait for an epoll object, which returns its events; and the object that waits, if any.
+        """
+        if kind == "select":
+            return lambda seconds: [1] * len(module.select([inner], [], [], seconds)[0]), None
+        made = getattr(module, "epoll" if kind == "nested" else kind)()
+        made.register(inner, module.POLLIN)
+        if kind == "poll":
+            return lambda seconds: [events for _, events in made.poll(seconds * 1e3)], made
+        self.addCleanup(made.close)
+        if kind == "nested":
+            return self.outer("select", module, made)[0], made
+        return lambda seconds: [events for _, events in made.poll(seconds)], made
+
+    def test_waits(self) -> None:
+        """
+        C{select}, C{poll} and C{epoll}, also of one in another, are woken by a message and by an end of what
+        an epoll object has, whether that has polled or not, and sleep after it has said so.
+        """
+        for kind in "select", "poll", "epoll", "nested":
+            for made, module in (kernel, kernelSelect), (offloading, select):
+                one, other = self.pair(made, made)
+                inner: Any = module.epoll()
+                self.addCleanup(inner.close)
+                inner.register(one, module.EPOLLIN)
+                wait, _ = self.outer(kind, module, inner)
+                for polls in False, True:
+                    if polls:
+                        self.assertEqual(inner.poll(0), [])
+                    self.assertEqual(wait(0), [], kind)
+                    self.assertEqual(wait(0.01), [], kind)
+                    waiting = self.inThread(wait, HANG_SECONDS)
+                    if made is offloading:
+                        waitUntil(lambda: self.loop.sleeping)
+                    other.sendall(b"x")
+                    self.assertEqual(waiting.result(HANG_SECONDS), [1], kind)
+                    self.assertEqual(wait(0), [1], kind)
+                    self.assertEqual(inner.poll(0), [(one.fileno(), 1)])
+                    self.assertEqual(one.recv(2), b"x")
+                other.shutdown(kernel.SHUT_WR)
+                self.assertEqual(wait(HANG_SECONDS), [1], kind)
+                inner.unregister(one)
+                self.assertEqual(wait(0), [], kind)
+                self.assertEqual(inner._waiting if made is offloading else 0, 0)
+
+    def test_changes(self) -> None:
+        """
+        Registered and modified by another thread, a socket ends a wait for the object once it is ready.
+        """
+        for kind in "select", "poll", "epoll", "nested":
+            for made, module in (kernel, kernelSelect), (offloading, select):
+                one, other = self.pair(made, made)
+                inner: Any = module.epoll()
+                self.addCleanup(inner.close)
+                wait, _ = self.outer(kind, module, inner)
+                waiting = self.inThread(wait, HANG_SECONDS)
+                if made is offloading:
+                    waitUntil(lambda: self.loop.sleeping)
+                inner.register(one, 0)
+                other.sendall(b"x")
+                self.assertFalse(waiting.done())
+                inner.modify(one, module.EPOLLIN)
+                self.assertEqual(waiting.result(HANG_SECONDS), [1], kind)
+
+    def test_once(self) -> None:
+        """
+        What EPOLLONESHOT has told makes an object no more readable.
+        """
+        for made, module in (kernel, kernelSelect), (offloading, select):
+            one, other = self.pair(made, made)
+            inner: Any = module.epoll()
+            self.addCleanup(inner.close)
+            inner.register(one, module.EPOLLIN | module.EPOLLONESHOT)
+            wait, _ = self.outer("poll", module, inner)
+            one.shutdown(kernel.SHUT_WR)
+            other.close()
+            self.assertEqual(wait(HANG_SECONDS), [1])
+            self.assertEqual(len(inner.poll()), 1)
+            self.assertEqual(wait(0.01), [])
+            self.assertEqual(inner.poll(0.01), [])
+
+    def test_connects(self) -> None:
+        """
+        An attempt to connect, over SDP and over TCP, is writable within another wait, too.
+        """
+        for made in offloading, kernel:
+            listener = self.server(made)
+            connection = offloading.socket()
+            self.addCleanup(connection.close)
+            connection.setblocking(False)
+            connection.connect_ex(listener.getsockname())
+            with select.epoll() as inner:
+                inner.register(connection, select.EPOLLOUT)
+                wait, _ = self.outer("poll", select, inner)
+                accepting = self.inThread(listener.accept)
+                self.assertEqual(wait(HANG_SECONDS), [1])
+                self.addCleanup(accepting.result(HANG_SECONDS)[0].close)
+                while not inner.poll(0):
+                    self.assertEqual(wait(HANG_SECONDS), [1])
+                self.assertEqual(connection.getsockopt(kernel.SOL_SOCKET, kernel.SO_ERROR), 0)
+
+    def test_loops(self) -> None:
+        """
+        A loop of asyncio's looks through the selector of another one.
+        """
+        one, other = self.pair()
+        with selectors.DefaultSelector() as inner:
+            inner.register(one, selectors.EVENT_READ)
+            self.assertEqual(inner.select(0), [])
+            loop = asyncio.SelectorEventLoop(selectors.DefaultSelector())
+            self.addCleanup(loop.close)
+            loop.add_reader(inner, loop.stop)
+            loop.call_soon(other.sendall, b"x")
+            loop.run_forever()
+            self.assertEqual([key.fileobj for key, _ in inner.select(0)], [one])
+
+    def test_forgotten(self) -> None:
+        """
+        An object that is closed, or is no more, is looked through by nobody, nor hides one of its number.
+        """
+        first = select.epoll()
+        number = first.fileno()
+        self.assertIs(blocking.pollers[number](), first)
+        first.close()
+        self.assertNotIn(number, blocking.pollers)
+        with select.epoll() as second:
+            foreign = select.epoll.fromfd(os.dup(second.fileno()))
+            self.addCleanup(foreign.close)
+            self.assertIs(blocking.pollers[second.fileno()](), second)
+            del first
+            self.assertIs(blocking.pollers[second.fileno()](), second)
 
 
 class SelectTests(BlockingTestCase):

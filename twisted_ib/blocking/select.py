@@ -14,7 +14,6 @@ import selectors
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from itertools import repeat
 from math import ceil
 from operator import index
 from threading import RLock
@@ -53,21 +52,16 @@ _IN, _OUT = kernel.POLLIN, kernel.POLLOUT
 _newLock: Final = type(RLock())
 
 
-class _Pollers:
+class _Pollers(dict[int, "ref[epoll]"]):
     """
-    Objects that poll, which are told of a socket that the kernel carries after all.
+    Objects that poll, by their own descriptors, which other waits may have; they are told of a socket that
+    the kernel carries after all.
     """
 
-    def __init__(self) -> None:
-        # Not a WeakSet, most of whose methods are functions of Python.
-        self._references: dict[ref[epoll], None] = {}
-        self._forget = self._references.pop
-
-    def add(self, poller: epoll) -> None:
-        self._references[ref(poller, self._forget)] = None
+    # Not a WeakValueDictionary, most of whose methods are functions of Python.
 
     def giveBack(self, descriptor: int, isOther: bool) -> None:
-        for reference in tuple(self._references):
+        for reference in tuple(self.values()):
             if (poller := reference()) is not None:
                 poller.giveBack(descriptor, isOther)
 
@@ -110,12 +104,12 @@ def select(
     idle = waits.Idle.last
     read = lists[0] if _NUMBERS.issuperset(map(type, lists[0])) else map(_descriptor, lists[0])
     if idle is not None and not held.keys().isdisjoint(read):
-        # As _selectIdly() does, and the deadline is that of the devices.
-        call = partial(_selectBeside, lists, plain, waited, idle.bell)
+        # As selectIdly() does, and the deadline is that of the devices.
+        call = partial(waits.selectBeside, lists, plain, waited, idle.bell)
         if idle.wait(call, None if timeout is None else timeout * 1e3, now) is not None:
             return plain[0][0], plain[0][1], plain[0][2]
     elif not connected or len(lists[0]) + len(lists[1]) + len(lists[2]) > 1:
-        if waits.idly(deadline, partial(_selectIdly, lists, plain, waited)) is not None:
+        if waits.idly(deadline, partial(waits.selectIdly, lists, plain, waited)) is not None:
             return plain[0][0], plain[0][1], plain[0][2]
     by: tuple[list[int], ...] = ([], [], [])
     masks: dict[int, int] = {}
@@ -143,35 +137,6 @@ def select(
             if found.get(at, 0) & want:
                 taken.append(each)
     return result[0], result[1], result[2]
-
-
-def _selectBeside(
-    lists: _Lists, plain: list[_Lists], waited: list[None], bell: tuple[int, int], milliseconds: float
-) -> Found:
-    # Returns as poll(2) would: of those that are to be written to, only whether there are some.
-    at = bell[0]
-    waited.append(None)
-    try:
-        found = _select([*lists[0], at], lists[1], lists[2], milliseconds * 1e-3)
-    except ValueError:
-        # select(2): a descriptor, perhaps that one, is FD_SETSIZE or more, which poll(2) can wait for.
-        return [bell]
-    # The objects themselves are returned, in their order.
-    if found[0] and found[0][-1] is at:
-        return [bell]
-    plain.append(found)
-    read = found[0] if _NUMBERS.issuperset(map(type, found[0])) else map(_descriptor, found[0])
-    return [*zip(read, repeat(_IN))] or [(-1, _OUT)] * bool(found[1] or found[2])
-
-
-def _selectIdly(
-    lists: _Lists, plain: list[_Lists], waited: list[None], at: int, seconds: float
-) -> Found | None:
-    found = _selectBeside(lists, plain, waited, (at, _IN), seconds * 1e3)
-    if found and found[0][0] != at:
-        return found
-    plain.clear()
-    return None
 
 
 # -- poll
@@ -232,7 +197,7 @@ class Poll:
         idle, both = self._beside
         if idle.holds and (plain := idle.wait(both, timeout, now)) is not None:
             return plain
-        if self._masks.keys().isdisjoint(held.keys()):
+        if self._masks.keys().isdisjoint(held.keys()) and self._masks.keys().isdisjoint(pollers.keys()):
             return self._kernel.poll(timeout)
         # A copy: other threads may register meanwhile.
         ours, others = waits.divided(self._masks.copy())
@@ -250,14 +215,7 @@ class Poll:
         self._beside = waits.theLoop().idling, both.poll
         for descriptor, mask in (*self._masks.copy().items(), (at, _IN)):
             both.register(descriptor, mask)
-        return _foundBeside(both.poll(ceil(seconds * 1e3)), at)
-
-
-def _foundBeside(found: Found, at: int) -> Found | None:
-    for descriptor, _ in found:
-        if descriptor == at:
-            return None
-    return found or None
+        return waits.foundBeside(both.poll(ceil(seconds * 1e3)), at)
 
 
 def poll() -> Poll:
@@ -297,7 +255,11 @@ class epoll:
         self._told: dict[int, int] = {}
         #: Of both, and of what the kernel has registered.  The loop's may be held when it is taken.
         self._lock = _newLock()
-        pollers.add(self)
+        #: Waits for this object's own descriptor.
+        self._around: list[waits.Watch] = []
+        if (number := self._kernel.fileno()) not in pollers or not self._isForeign:
+            # It is forgotten with its last reference, unless another one has its number by then.
+            pollers[number] = ref(self, partial(pollers.pop, number))
 
     @classmethod
     def fromfd(cls, fd: int, /) -> epoll:
@@ -308,10 +270,12 @@ class epoll:
         return self._kernel.closed
 
     def fileno(self) -> int:
-        # The kernel's, which knows of no SDP.
+        # The kernel's, which knows of no SDP: waits of this module look through it.
         return self._kernel.fileno()
 
     def close(self) -> None:
+        if not self.closed and pollers.get(number := self.fileno(), lambda: None)() is self:
+            del pollers[number]
         self._kernel.close()
         self._masks.clear()
         # Its number may be another file's from now on.
@@ -366,6 +330,8 @@ class epoll:
         if self._waiting:
             with (loop := waits.theLoop()):
                 self._changes += 1
+                for each in self._around:
+                    each.isStale = True
                 loop.dispatch()
 
     def unregister(self, fd: Any) -> None:
@@ -394,7 +360,7 @@ class epoll:
                 if not idle.holds or self._beside is _DRIVEN:
                     plain = self._ofKernel(plain)
                 return plain
-        if not taken and masks.keys().isdisjoint(held.keys()):
+        if not taken and masks.keys().isdisjoint(held.keys()) and not self._hasNested():
             # Nothing of SDP: the kernel's own.
             result = self._kernel.poll(timeout, maxevents)
             if not result or held.keys().isdisjoint(dict(result)):
@@ -417,7 +383,7 @@ class epoll:
                     # Closed, and perhaps opened again: as the kernel forgets a closed file.
                     taken.discard(descriptor)
                     masks.pop(descriptor, None)
-            if ours:
+            if ours or self._hasNested():
                 if not maxevents:
                     raise ValueError("maxevents must be greater than 0, got 0")
                 # Here, as it is asked for each message of a connection.
@@ -461,7 +427,7 @@ class epoll:
             beside = self._beside = idle, both.poll
             if any(each & kernel.EPOLLONESHOT for each in tuple(self._masks.values())):
                 self._beside = _DRIVEN
-        return _foundBeside(self._pollBoth(beside[1], maxevents, seconds * 1e3), at)
+        return waits.foundBeside(self._pollBoth(beside[1], maxevents, seconds * 1e3), at)
 
     def _pollBoth(self, both: Callable[[float], Found], maxevents: int, milliseconds: float) -> Found:
         # Epoll is asked once it has ended the sleep, unless the loop has something to do.
@@ -478,14 +444,7 @@ class epoll:
             seen = self._changes
             sent.clear()
             with self._lock:
-                wants = []
-                for descriptor in self._offloaded():
-                    if descriptor in self._taken or waits.isKernels(descriptor) or self._take(descriptor):
-                        if (mask := masks[descriptor]) & kernel.EPOLLET:
-                            sent[descriptor] = waits.sentAt(descriptor)
-                            # Writable once, as epoll(7) says, until somebody has sent.
-                            mask &= ~_OUT if told.get(descriptor, -1) == sent[descriptor] else -1
-                        wants.append((descriptor, mask & 0xFFFF))
+                wants = self._wants(sent)
                 # An object of C{fromfd} has descriptors that only the kernel knows of.
                 hasOthers = self._isForeign or bool(masks.keys() - self._taken)
             others = [(self._kernel.fileno(), kernel.POLLIN)] if hasOthers else []
@@ -526,6 +485,43 @@ class epoll:
             others = self._kernel.poll(0, maxevents)
             result += [each for each in others if each[0] not in found and waits.isKernels(each[0])]
         return (result if maxevents < 0 else result[:maxevents]), isOver
+
+    def _wants(self, sent: dict[int, int]) -> list[tuple[int, int]]:
+        # Those of SDP, and other objects, with their events; when those of EPOLLET had last been sent to.
+        nested = self._masks.keys() & pollers.keys()
+        wants = [(descriptor, self._masks[descriptor] & 0xFFFF) for descriptor in nested]
+        for descriptor in self._offloaded():
+            if descriptor in self._taken or waits.isKernels(descriptor) or self._take(descriptor):
+                if (mask := self._masks[descriptor]) & kernel.EPOLLET:
+                    sent[descriptor] = waits.sentAt(descriptor)
+                    # Writable once, as epoll(7) says, until somebody has sent.
+                    mask &= ~_OUT if self._told.get(descriptor, -1) == sent[descriptor] else -1
+                if mask & 0xFFFF or not mask & kernel.EPOLLONESHOT:
+                    wants.append((descriptor, mask & 0xFFFF))
+        return wants
+
+    def enter(self, around: waits.Watch) -> list[tuple[int, int]]:
+        """
+        A wait has the descriptor of this object; until L{leave} it hears of what others change.
+
+        @return: The descriptors that are looked at in its place, with their events.
+        """
+        with self._lock:
+            self._waiting += 1
+            self._around.append(around)
+            return self._wants({})
+
+    def leave(self, around: waits.Watch) -> None:
+        """
+        That wait is over.
+        """
+        with self._lock:
+            self._waiting -= 1
+            self._around.remove(around)
+
+    def _hasNested(self) -> bool:
+        # Whether some that are registered are such objects themselves.
+        return bool(held) and not self._masks.keys().isdisjoint(pollers.keys())
 
     def _offloaded(self) -> dict[int, socket]:
         # The sockets of those that are registered.

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import select as kernel
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
+from itertools import repeat
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib.blocking.descriptors import held, offloaded
 from twisted_ib.blocking.loop import theLoop as theLoop
 
 # This module is imported late: the kernel's name may stand for another by now (L{twisted_ib.blocking.patch}).
-from twisted_ib.blocking.select import _poll
+from twisted_ib.blocking.select import _NUMBERS, _descriptor, _epoll, _poll, _select, epoll, pollers
 from twisted_ib.drive.turn import Found
 from twisted_ib.drive.turn import Idle as Idle
 
 if TYPE_CHECKING:
+    _Lists = tuple[list[Any], ...]
+
     from twisted_ib.blocking.connection import Connection
     from twisted_ib.blocking.listening import Listening
     from twisted_ib.blocking.socket import socket
@@ -34,6 +38,8 @@ SERVED_EVERY: Final = 16
 _SERVED_SECONDS: Final = 1e-3
 #: Sockets over SDP that are looked at, whether they all listen.
 IDLE_LISTENERS: Final = 4
+#: Beside the events of a socket that an epoll object has: it is that object that becomes readable.
+_WITHIN: Final = 1 << 16
 
 
 def eventsOf(skt: socket, mask: int) -> int:
@@ -108,29 +114,39 @@ def haveSent(sent: dict[int, int]) -> bool:
     return any(sentAt(descriptor) != before for descriptor, before in sent.items())
 
 
-class _Watch:
+class Watch:
     """
     One wait for descriptors of SDP, and for some of the kernel's.
     """
 
     def __init__(
-        self, wanted: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]], settles: bool = True
+        self,
+        wanted: Iterable[tuple[int, int]],
+        others: Iterable[tuple[int, int]],
+        settles: bool = True,
+        around: Watch | None = None,
     ) -> None:
         """
-        @param wanted: The descriptors of SDP and their events.
+        @param wanted: The descriptors of SDP, and of epoll objects, and their events.
         @param others: Those of the kernel.
         @param settles: Whether attempts that are over are taken over: by the thread that waits alone.
+        @param around: The wait for an epoll object's descriptor, of which this one is for what that has.
         """
         self.sockets: list[tuple[int, socket, int]] = []
         #: Descriptors that the kernel is to be asked for as well, with their events.
         self.shared = list(others)
         #: Whether these have changed since.
         self.isStale = False
+        #: The epoll objects that are looked through, by descriptor; and objects of the kernel that wait for
+        #: those of their descriptors that the kernel is asked for as well, by their own, with the former's.
+        self.nested: list[tuple[int, epoll]] = []
+        self.proxies: dict[int, tuple[int, kernel.epoll]] = {}
+        self.around = self if around is None else around
         for descriptor, mask in wanted:
             reference = held.get(descriptor)
             skt = None if reference is None else reference()
             if skt is None:
-                self.shared.append((descriptor, mask))
+                self._lookThrough(descriptor, mask, settles)
                 continue
             if settles and skt._connecting is not None and skt._connecting.isOver:
                 skt.settle()
@@ -147,6 +163,41 @@ class _Watch:
                 self.shared.append((descriptor, _OUT))
             self.sockets.append((descriptor, skt, mask))
 
+    def _lookThrough(self, descriptor: int, mask: int, settles: bool) -> None:
+        # The kernel's, and perhaps the descriptor of an epoll object, which is never writable.
+        if self.around is self:
+            # Others are the kernel's object's, too.
+            self.shared.append((descriptor, mask))
+        reference = pollers.get(descriptor)
+        poller = None if reference is None or not mask & _IN else reference()
+        if poller is None:
+            return
+        self.around.nested.append((descriptor, poller))
+        inner = Watch(poller.enter(self.around), (), settles, self.around)
+        self.sockets += [(descriptor, skt, asked | _WITHIN) for _, skt, asked in inner.sockets]
+        if inner.shared:
+            proxy = _epoll()
+            for at, asked in dict(inner.shared).items():
+                # Another thread may have closed it.
+                with suppress(OSError):
+                    proxy.register(at, asked)
+            self.shared.append((proxy.fileno(), _IN))
+            self.proxies[proxy.fileno()] = descriptor, proxy
+
+    def leave(self) -> None:
+        """
+        The wait is over.
+        """
+        while self.nested:
+            self.nested.pop()[1].leave(self)
+
+    def outward(self, others: Found) -> Found:
+        """
+        Return the kernel's events, those of its objects that stand for an epoll object's as that one's.
+        """
+        found = {self.proxies[at][0] if at in self.proxies else at: events for at, events in others}
+        return list(found.items())
+
     def ready(self) -> bool:
         for _, skt, mask in self.sockets:
             if eventsOf(skt, mask):
@@ -161,8 +212,12 @@ class _Watch:
             return True
         if not isStale():
             return False
-        fresh = _Watch(*wanted(), False)
+        fresh = Watch(*wanted(), False)
         self.sockets, self.isStale = fresh.sockets, set(fresh.shared) != set(self.shared)
+        if fresh.nested or self.nested:
+            # What is within is looked through anew.
+            self.isStale = True
+            fresh.leave()
         return self.ready()
 
     def events(self) -> dict[int, int]:
@@ -176,7 +231,7 @@ class _Watch:
                 events = eventsOf(skt, mask)
                 # Not if it is the kernel's since that look.
                 if events and skt._sdp is offload:
-                    found[descriptor] = events
+                    found[descriptor] = _IN if mask & _WITHIN else events
         return found
 
 
@@ -203,24 +258,28 @@ def wait(
     """
     with (loop := theLoop()):
         while True:
-            watch = _Watch(*wanted())
-            poller = pollerOf(watch.shared) if watch.shared else None
-            ready = watch.ready if isStale is None else partial(watch.follow, wanted, isStale)
-            # That gives the interpreter away: not before the sleep if other threads want it.
-            looks = not loop.driven.inThreads
-            inTime = ready() or (looks and poller is not None and bool(poller.poll(0)))
-            if sleeps := not inTime and deadline != 0.0:
-                inTime = loop.sleep(ready, deadline, poller)
-            else:
-                # Also where some are ready at once: they hide none of the others, nor leave peers unserved.
-                loop.poll()
-            found = watch.events()
-            # Each wait asks for those of the kernel once: a sleep that they have ended has done so.
-            by, others = loop.reactor.kernelFound or (None, [])
-            if poller is None or by is not poller or not others:
-                others = [] if poller is None or (sleeps and looks and found) else poller.poll(0)
-            if found or others or not inTime:
-                return found, others
+            watch = Watch(*wanted())
+            try:
+                poller = pollerOf(watch.shared) if watch.shared else None
+                ready = watch.ready if isStale is None else partial(watch.follow, wanted, isStale)
+                # That gives the interpreter away: not before the sleep if other threads want it.
+                looks = not loop.driven.inThreads
+                inTime = ready() or (looks and poller is not None and bool(poller.poll(0)))
+                if sleeps := not inTime and deadline != 0.0:
+                    inTime = loop.sleep(ready, deadline, poller)
+                else:
+                    # Also where some are ready at once: they hide no others, nor leave peers unserved.
+                    loop.poll()
+                found = watch.events()
+                # Each wait asks for those of the kernel once: a sleep that they have ended has done so.
+                by, others = loop.reactor.kernelFound or (None, [])
+                if poller is None or by is not poller or not others:
+                    others = [] if poller is None or (sleeps and looks and found) else poller.poll(0)
+                if found or others or not inTime:
+                    return found, watch.outward(others) if watch.proxies else others
+            finally:
+                if watch.nested:
+                    watch.leave()
 
 
 def _waitOne(descriptor: int, mask: int, deadline: float | None) -> int | None:
@@ -306,6 +365,53 @@ def _parts() -> Iterator[Connection | Listening | None]:
         yield None if skt is None or skt._sdp is None else skt._sdp.part
 
 
+def selectBeside(
+    lists: _Lists, plain: list[_Lists], waited: list[None], bell: tuple[int, int], milliseconds: float
+) -> Found:
+    """
+    C{select}, for a descriptor of the loop's, too.
+
+    @param plain: Gets what it returns; C{waited} gets something first.
+    @return: As of poll(2): of those that are to be written to, only whether there are some.
+    """
+    at = bell[0]
+    waited.append(None)
+    try:
+        found = _select([*lists[0], at], lists[1], lists[2], milliseconds * 1e-3)
+    except ValueError:
+        # select(2): a descriptor, perhaps that one, is FD_SETSIZE or more, which poll(2) can wait for.
+        return [bell]
+    # The objects themselves are returned, in their order.
+    if found[0] and found[0][-1] is at:
+        return [bell]
+    plain.append(found)
+    read = found[0] if _NUMBERS.issuperset(map(type, found[0])) else map(_descriptor, found[0])
+    return [*zip(read, repeat(_IN))] or [(-1, _OUT)] * bool(found[1] or found[2])
+
+
+def selectIdly(
+    lists: _Lists, plain: list[_Lists], waited: list[None], at: int, seconds: float
+) -> Found | None:
+    """
+    The same as the call of L{idly}.
+    """
+    found = selectBeside(lists, plain, waited, (at, _IN), seconds * 1e3)
+    if found and found[0][0] != at:
+        return found
+    plain.clear()
+    return None
+
+
+def foundBeside(found: Found, at: int) -> Found | None:
+    """
+    Return what is ready of those of a call of L{idly}; L{None} if its descriptor is.
+    """
+    for descriptor, _ in found:
+        if descriptor == at:
+            return None
+    return found or None
+
+
 def waitFor(
     ours: list[tuple[int, int]],
     others: list[tuple[int, int]],
@@ -335,9 +441,9 @@ def deadlineOf(seconds: float | None) -> float | None:
 
 def divided(masks: dict[int, int]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """
-    Return the descriptors of SDP, with their events, and the others.
+    Return the descriptors of SDP, and of epoll objects, with their events, and the others.
     """
     parts: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
     for item in masks.items():
-        parts[item[0] not in held].append(item)
+        parts[item[0] not in held and item[0] not in pollers].append(item)
     return parts
