@@ -189,6 +189,135 @@ class NestedTests(BlockingTestCase):
             self.assertIs(blocking.pollers[second.fileno()](), second)
 
 
+class ErrorTests(BlockingTestCase):
+    """
+    Objects that wait refuse over SDP what they refuse over TCP, by the same errors.
+    """
+
+    def told(self, call: Callable[..., Any], *arguments: Any) -> object:
+        """
+        @return: What a call returns, of events without the numbers of descriptors; or its error.
+        """
+        try:
+            found = call(*arguments)
+        except Exception as error:
+            return type(error), getattr(error, "errno", None)
+        return [events for _, events in found] if isinstance(found, list) else found
+
+    def ofEpoll(self, made: Any, module: Any, polled: bool) -> list[object]:
+        """
+        @param polled: Whether the object polls after each socket that is registered.
+        @return: The answers of calls of an epoll object, in their order.
+        """
+        one, other = self.pair(made, made)
+        third, _ = self.pair(made, made)
+        epoll, told = module.epoll(), []
+        self.addCleanup(epoll.close)
+        asked, once, alone = module.EPOLLIN, module.EPOLLONESHOT, module.EPOLLEXCLUSIVE
+        end = module.EPOLLRDHUP
+
+        def tell(call: Callable[..., Any], *arguments: Any) -> None:
+            told.append(self.told(call, *arguments))
+            if polled and call == epoll.register:
+                self.told(epoll.poll, 0)
+
+        other.sendall(b"x")
+        self.assertTrue(module.select([one], [], [], HANG_SECONDS)[0])
+        for mask in asked, asked | module.EPOLLOUT:
+            tell(epoll.register, one, mask)
+        tell(epoll.register, one.fileno(), asked)
+        tell(epoll.poll, HANG_SECONDS)
+        for mask in "in", 1.0, -1, 1 << 33, alone | asked, asked | once:
+            tell(epoll.modify, one, mask)
+        for _ in range(2):
+            tell(epoll.poll, 0.01)
+        tell(epoll.modify, one, asked | once)
+        tell(epoll.poll, HANG_SECONDS)
+        tell(epoll.modify, one, asked)
+        for count in 0, -2, 1, 2, "1":
+            tell(epoll.poll, HANG_SECONDS, count)
+        for seconds in float("nan"), 1e300, "1", 1 << 31, -1, 0:
+            tell(epoll.poll, seconds)
+        for _ in range(2):
+            tell(epoll.unregister, one)
+        tell(epoll.modify, one, asked)
+        for call in epoll.modify, epoll.unregister:
+            tell(call, third, *[asked][: call == epoll.modify])
+        for bad in -1, 9999, "x", None:
+            tell(epoll.register, bad, asked)
+            tell(epoll.modify, bad, asked)
+            tell(epoll.unregister, bad)
+        for mask in alone | end, alone | once | asked, alone | asked:
+            tell(epoll.register, third, mask)
+        tell(epoll.modify, third, asked)
+        tell(epoll.unregister, third)
+        other.shutdown(kernel.SHUT_WR)
+        tell(epoll.register, one, end)
+        tell(epoll.poll, HANG_SECONDS)
+        epoll.close()
+        for call in epoll.register, epoll.modify:
+            tell(call, one, asked)
+        tell(epoll.unregister, one)
+        tell(epoll.poll, 0)
+        return told
+
+    def test_epoll(self) -> None:
+        """
+        C{epoll}, whether it has polled or not.
+        """
+        for polled in False, True:
+            tcp, sdp = (
+                self.ofEpoll(*each, polled) for each in ((kernel, kernelSelect), (offloading, select))
+            )
+            self.assertEqual(sdp, tcp, polled)
+
+    def test_others(self) -> None:
+        """
+        C{poll} and C{select}: of times, of what is not there, and of descriptors that are none.
+        """
+        found = []
+        for made, module in (kernel, kernelSelect), (offloading, select):
+            one, _ = self.pair(made, made)
+            poll, told = module.poll(), []
+            tell = lambda *call: told.append(self.told(*call))  # noqa: B023, E731
+            for call in poll.modify, poll.register:
+                tell(call, one, module.POLLOUT)
+            for seconds in float("nan"), 1e300, "1", 1 << 31, (1 << 31) - 1, -1, None:
+                tell(poll.poll, seconds)
+            for mask in "in", 1.5, -1, 1 << 17:
+                tell(poll.modify, one, mask)
+            for _ in range(2):
+                tell(poll.unregister, one)
+            for seconds in float("nan"), 1e300, "1", -1:
+                tell(module.select, [one], [], [], seconds)
+            for bad in "x", None, -1:
+                tell(module.select, [one, bad], [], [], 0)
+            tell(module.select, 1, [], [], 0)
+            found.append(told)
+        self.assertEqual(found[1], found[0])
+
+    def test_again(self) -> None:
+        """
+        One that is closed is registered no more, and its number may be another one's, without a wait between.
+        """
+        for made, module in (kernel, kernelSelect), (offloading, select):
+            one, _ = self.pair(made, made)
+            third, fourth = self.pair(made, made)
+            with module.epoll() as epoll:
+                epoll.register(one, module.EPOLLIN)
+                self.assertEqual(epoll.poll(0), [])
+                number = one.fileno()
+                one.close()
+                again = third.dup()
+                self.addCleanup(again.close)
+                self.assertEqual(again.fileno(), number)
+                self.assertRaises(FileNotFoundError, epoll.modify, again, module.EPOLLIN)
+                self.assertRaises(FileNotFoundError, epoll.unregister, again)
+                epoll.register(again, module.EPOLLIN)
+                fourth.sendall(b"x")
+                self.assertEqual(epoll.poll(HANG_SECONDS), [(number, module.EPOLLIN)])
+
+
 class SelectTests(BlockingTestCase):
     """
     Readiness of sockets of SDP, TCP and UNIX in one wait.

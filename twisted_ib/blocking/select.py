@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from weakref import ref
 
 # A program under C{ib-run} has these from its start: nothing that devices need is imported here.
-from twisted_ib.blocking.descriptors import connected, held, offloaded, returning
+from twisted_ib.blocking.descriptors import connected, held, inodeOf, offloaded, returning
 
 if TYPE_CHECKING:
     from twisted_ib.drive.turn import Found, Idle
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     _Lists = tuple[list[Any], ...]
 
     from twisted_ib.blocking import waits
-    from twisted_ib.blocking.socket import socket
 else:
 
     class _Waits:
@@ -71,6 +70,8 @@ pollers: Final = _Pollers()
 _READABLE: Final = kernel.POLLIN | kernel.POLLHUP | kernel.POLLERR
 _WRITABLE: Final = kernel.POLLOUT | kernel.POLLERR
 _NUMBERS: Final = frozenset((int,))
+#: poll(2) and epoll_wait(2) wait for fewer.
+_MOST_MILLISECONDS: Final = 1 << 31
 
 # -- select
 
@@ -94,8 +95,8 @@ def select(
     if not held:
         return _select(rlist, wlist, xlist, timeout)
     lists = (list(rlist), list(wlist), list(xlist))
-    if timeout is not None and timeout < 0:
-        raise ValueError("timeout must be non-negative")
+    if timeout is not None and not 0 <= timeout < waits.MOST_SECONDS:
+        waits.refuse(timeout)
     now = monotonic()
     # As deadlineOf() has it, and below _descriptor(), without a call each.
     deadline = None if timeout is None else now + timeout if timeout else 0.0
@@ -202,7 +203,9 @@ class Poll:
         # A copy: other threads may register meanwhile.
         ours, others = waits.divided(self._masks.copy())
         deadline = None
-        if timeout is not None and timeout >= 0:
+        if timeout is not None and not 0 > timeout:
+            if not timeout < _MOST_MILLISECONDS:
+                waits.refuse(timeout)
             deadline = now + ceil(timeout) * 1e-3 if timeout else 0.0
         found, more = waits.waitFor(ours, others, deadline, self._pollIdly)
         for descriptor, events in more:
@@ -249,8 +252,8 @@ class epoll:
         if _kernel is not None:
             self._isForeign = True
         self._masks: dict[int, int] = {}
-        #: Those of SDP that were taken from the kernel's object.
-        self._taken: set[int] = set()
+        #: Those of SDP that were taken from the kernel's object, and the inode of each.
+        self._taken: dict[int, int] = {}
         #: Those of EPOLLET that were found writable: when they had last been sent to (L{waits.sentAt}).
         self._told: dict[int, int] = {}
         #: Of both, and of what the kernel has registered.  The loop's may be held when it is taken.
@@ -295,15 +298,17 @@ class epoll:
             self._kernel.register(fd, eventmask)
             self._masks[fd] = index(eventmask)
             return
-        descriptor, eventmask = _descriptor(fd), index(eventmask)
+        descriptor, eventmask = _descriptor(fd), index(eventmask) & 0xFFFFFFFF
         with self._lock:
             self._kernel.fileno()  # ValueError once it is closed.
+            if self._hasTaken(descriptor):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
             if self._waiting and descriptor not in self._masks and not waits.isKernels(descriptor):
+                waits.checkExclusive(eventmask)
                 # The kernel's would wake those that wait: see _take().
-                self._taken.add(descriptor)
+                self._taken[descriptor] = inodeOf(descriptor)
             else:
                 self._kernel.register(fd, eventmask)
-                self._taken.discard(descriptor)
             self._masks[descriptor] = eventmask
             self._told.pop(descriptor, None)
             if eventmask & kernel.EPOLLONESHOT:
@@ -311,14 +316,17 @@ class epoll:
         self._changed()
 
     def modify(self, fd: Any, eventmask: int) -> None:
-        descriptor = _descriptor(fd)
+        descriptor, eventmask = _descriptor(fd), index(eventmask) & 0xFFFFFFFF
         with self._lock:
-            if descriptor not in self._taken:
+            self._kernel.fileno()
+            if not self._hasTaken(descriptor):
                 try:
                     self._kernel.modify(fd, eventmask)
                 except FileNotFoundError:
                     if not self._isForgotten(descriptor):
                         raise
+            else:
+                waits.checkExclusive(eventmask, self._masks[descriptor])
             self._masks[descriptor] = eventmask
             self._told.pop(descriptor, None)
             if eventmask & kernel.EPOLLONESHOT:
@@ -337,8 +345,9 @@ class epoll:
     def unregister(self, fd: Any) -> None:
         descriptor = _descriptor(fd)
         with self._lock:
+            self._kernel.fileno()
             try:
-                if descriptor not in self._taken:
+                if not self._hasTaken(descriptor):
                     self._kernel.unregister(fd)
             except FileNotFoundError:
                 if not self._isForgotten(descriptor):
@@ -346,7 +355,7 @@ class epoll:
             finally:
                 self._masks.pop(descriptor, None)
                 self._told.pop(descriptor, None)
-                self._taken.discard(descriptor)
+                self._taken.pop(descriptor, None)
         self._changed()
 
     def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
@@ -373,19 +382,21 @@ class epoll:
             if result:
                 return result
         deadline = None
-        if timeout is not None and timeout >= 0:
+        if timeout is not None and not 0 > timeout:
+            if not timeout < _MOST_MILLISECONDS * 1e-3:
+                waits.refuse(timeout)
             deadline = (now or monotonic()) + timeout if timeout else 0.0
         while True:
             # A thread that registers has the lock until both know of it.
             with self._lock:
-                ours = self._offloaded()
-                for descriptor in taken - ours.keys() - returning:
+                ours = waits.socketsOf(self._masks)
+                for descriptor in taken.keys() - ours.keys() - returning:
                     # Closed, and perhaps opened again: as the kernel forgets a closed file.
-                    taken.discard(descriptor)
+                    del taken[descriptor]
                     masks.pop(descriptor, None)
             if ours or self._hasNested():
-                if not maxevents:
-                    raise ValueError("maxevents must be greater than 0, got 0")
+                if maxevents < 1 and maxevents != -1:
+                    raise ValueError(f"maxevents must be greater than 0, got {maxevents}")
                 # Here, as it is asked for each message of a connection.
                 isPlain = True
                 for skt in ours.values():
@@ -446,7 +457,7 @@ class epoll:
             with self._lock:
                 wants = self._wants(sent)
                 # An object of C{fromfd} has descriptors that only the kernel knows of.
-                hasOthers = self._isForeign or bool(masks.keys() - self._taken)
+                hasOthers = self._isForeign or bool(masks.keys() - self._taken.keys())
             others = [(self._kernel.fileno(), kernel.POLLIN)] if hasOthers else []
             return wants, others
 
@@ -490,7 +501,7 @@ class epoll:
         # Those of SDP, and other objects, with their events; when those of EPOLLET had last been sent to.
         nested = self._masks.keys() & pollers.keys()
         wants = [(descriptor, self._masks[descriptor] & 0xFFFF) for descriptor in nested]
-        for descriptor in self._offloaded():
+        for descriptor in waits.socketsOf(self._masks):
             if descriptor in self._taken or waits.isKernels(descriptor) or self._take(descriptor):
                 if (mask := self._masks[descriptor]) & kernel.EPOLLET:
                     sent[descriptor] = waits.sentAt(descriptor)
@@ -523,16 +534,6 @@ class epoll:
         # Whether some that are registered are such objects themselves.
         return bool(held) and not self._masks.keys().isdisjoint(pollers.keys())
 
-    def _offloaded(self) -> dict[int, socket]:
-        # The sockets of those that are registered.
-        found = {}
-        for descriptor in self._masks.keys() & held.keys():
-            reference = held.get(descriptor)
-            skt = None if reference is None else reference()
-            if skt is not None:
-                found[descriptor] = skt
-        return found
-
     def giveBack(self, descriptor: int, isOther: bool) -> None:
         """
         A descriptor, of what SDP has carried or was to carry, is a file of the kernel's from now on; another
@@ -540,13 +541,13 @@ class epoll:
         """
         with self._lock:
             if descriptor in self._masks and (isOther or descriptor in self._taken):
-                self._taken.discard(descriptor)
+                self._taken.pop(descriptor, None)
                 with suppress(OSError):
                     self._kernel.register(descriptor, self._masks[descriptor])
 
     def _take(self, descriptor: int) -> bool:
         # The kernel's socket of what is SDP's alone is not connected, which epoll calls EPOLLHUP.
-        self._taken.add(descriptor)
+        self._taken[descriptor] = inodeOf(descriptor)
         try:
             self._kernel.unregister(descriptor)
         except OSError:
@@ -557,12 +558,15 @@ class epoll:
 
     def _isForgotten(self, descriptor: int) -> bool:
         # Whether the kernel knows it no more because another file has taken its place: giveBack() is to come.
-        skt = offloaded.get(descriptor)
-        part = None if skt is None or skt._sdp is None else skt._sdp.part
-        isSo = part is not None and not part.listens and part.sendsByTCP() and descriptor in self._masks
+        isSo = descriptor in self._masks and waits.isMoving(descriptor)
         if isSo:
-            self._taken.add(descriptor)
+            self._taken[descriptor] = inodeOf(descriptor)
         return isSo
+
+    def _hasTaken(self, descriptor: int) -> bool:
+        # Not what was closed since, and perhaps opened again.
+        inode = self._taken.get(descriptor)
+        return inode is not None and (descriptor in returning or inode == inodeOf(descriptor))
 
 
 # -- selectors

@@ -5,6 +5,8 @@ all of its calls.
 
 from __future__ import annotations
 
+import errno
+import os
 import select as kernel
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -38,6 +40,10 @@ SERVED_EVERY: Final = 16
 _SERVED_SECONDS: Final = 1e-3
 #: Sockets over SDP that are looked at, whether they all listen.
 IDLE_LISTENERS: Final = 4
+#: C{select} waits for fewer seconds: nanoseconds have 64 bits.
+MOST_SECONDS: Final = (1 << 63) * 1e-9
+#: Flags that EPOLLEXCLUSIVE may stand with (EPOLLWAKEUP is 1 << 29), and itself.
+_EXCLUSIVE: Final = kernel.EPOLLEXCLUSIVE | kernel.EPOLLET | 1 << 29 | _IN | _OUT | _ERR | _HUP
 #: Beside the events of a socket that an epoll object has: it is that object that becomes readable.
 _WITHIN: Final = 1 << 16
 
@@ -96,6 +102,27 @@ def isKernels(descriptor: int) -> bool:
     skt = offloaded.get(descriptor)
     part = None if skt is None or skt._sdp is None else skt._sdp.part
     return skt is None or (part is not None and part.listens and not part.alone)
+
+
+def isMoving(descriptor: int) -> bool:
+    """
+    Return whether a connection over SDP sends by TCP already.
+    """
+    skt = offloaded.get(descriptor)
+    part = None if skt is None or skt._sdp is None else skt._sdp.part
+    return part is not None and not part.listens and part.sendsByTCP()
+
+
+def checkExclusive(mask: int, former: int | None = None) -> None:
+    """
+    Check a mask that the kernel does not see.
+
+    @param former: The mask that it replaces, if there is one.
+    @raise OSError: With EPOLLEXCLUSIVE it is invalid (epoll_ctl(2)).
+    """
+    isExclusive = mask & kernel.EPOLLEXCLUSIVE and (former is not None or mask & ~_EXCLUSIVE)
+    if isExclusive or (former or 0) & kernel.EPOLLEXCLUSIVE:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
 def sentAt(descriptor: int) -> int:
@@ -430,6 +457,31 @@ def waitFor(
             return ({descriptor: found} if found else {}), []
     plain = None if call is None else idly(deadline, call)
     return wait(lambda: (ours, others), deadline) if plain is None else ({}, plain)
+
+
+def socketsOf(descriptors: dict[int, int]) -> dict[int, socket]:
+    """
+    Return the sockets over SDP among some descriptors.
+    """
+    found = {}
+    for descriptor in descriptors.keys() & held.keys():
+        reference = held.get(descriptor)
+        skt = None if reference is None else reference()
+        if skt is not None:
+            found[descriptor] = skt
+    return found
+
+
+def refuse(timeout: float) -> None:
+    """
+    @raise OverflowError: Nobody waits so long.
+    @raise ValueError: It is no number, or less than 0.
+    """
+    if timeout != timeout:
+        raise ValueError("Invalid value NaN (not a number)")
+    if timeout < 0:
+        raise ValueError("timeout must be non-negative")
+    raise OverflowError("timeout is too large")
 
 
 def deadlineOf(seconds: float | None) -> float | None:
