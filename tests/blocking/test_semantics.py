@@ -190,6 +190,53 @@ class SemanticsTests(BlockingTestCase):
             other.close()
             self.assertEqual(one.recv(10), b"")
 
+    def test_closeAmid(self) -> None:
+        """
+        A call with a timeout whose socket another thread closes is EBADF: over TCP when its time is over.
+        """
+
+        def waitAll(skt: Any) -> None:
+            skt.recv(9, kernel.MSG_WAITALL)
+
+        def peek(skt: Any) -> None:
+            skt.recv(9, kernel.MSG_PEEK)
+
+        def receive(skt: Any) -> None:
+            skt.recv(9)
+
+        def send(skt: Any) -> None:
+            skt.sendall(bytes(32 << 20))
+
+        for call in receive, peek, waitAll, send:
+            for one, other in self.both():
+                isTCP = not hasattr(one, "sdp")
+                one.settimeout(0.2 if isTCP else HANG_SECONDS)
+                waiting = self.inThread(call, one)
+                if isTCP:
+                    waitUntil(waiting.running)
+                else:
+                    waitUntil(lambda: self.loop.sleeping)
+                one.close()
+                error = waiting.exception(HANG_SECONDS)
+                self.assertIsInstance(error, OSError)
+                self.assertEqual(getattr(error, "errno", None), errno.EBADF, (call, isTCP))
+                other.close()
+
+    def test_shutAmid(self) -> None:
+        """
+        A call that sends ends when another thread shuts the socket down, however little the peer takes.
+        """
+        for one, _ in self.both():
+            waiting = self.inThread(one.sendall, bytes(32 << 20))
+            poller = kernelSelect.poll()
+            poller.register(one, kernelSelect.POLLOUT)
+            if hasattr(one, "sdp"):
+                waitUntil(lambda: self.loop.sleeping)
+            else:
+                waitUntil(lambda poller=poller: not poller.poll(0))
+            one.shutdown(kernel.SHUT_RDWR)
+            self.assertIsInstance(waiting.exception(HANG_SECONDS), BrokenPipeError)
+
     def test_peek(self) -> None:
         """
         As much as MSG_PEEK has shown is there, however it was sent.

@@ -275,7 +275,7 @@ class StreamTests(BlockingTestCase):
         waiting = self.inThread(other.recv, 1)
         waitUntil(lambda: self.loop.sleeping)
         other.close()
-        self.assertEqual(waiting.result(HANG_SECONDS), b"")
+        self.assertEqual(self.assertRaises(OSError, waiting.result, HANG_SECONDS).errno, errno.EBADF)
         for call in (other.recv, other.send, other.sendall):
             argument: Any = 1 if call == other.recv else b"x"
             self.assertEqual(self.assertRaises(OSError, call, argument).errno, errno.EBADF)

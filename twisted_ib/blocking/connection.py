@@ -196,11 +196,13 @@ class Connection:
 
     def writable(self) -> bool:
         """
-        Return whether C{send} does not block: what was written before is in the medium.
+        Return whether C{send} does not block: what was written before is in the medium, or it fails.
         """
         stream = self.stream
-        return stream is None or (
-            stream.buffer is None and stream.written is None and stream.queuePair.pending is None
+        return (
+            stream is None
+            or self.isShut
+            or (stream.buffer is None and stream.written is None and stream.queuePair.pending is None)
         )
 
     def hungUp(self) -> bool:
@@ -373,6 +375,9 @@ class Connection:
         if self.lost and not self.peerEnded:
             number, self.lost = self.lost, 0
             raise failure(number)
+        if not (self.sockets or self.loop.closed):
+            # Another thread has closed it meanwhile: not the end of the process.
+            raise failure(errno.EBADF)
         return b""
 
     def _receiveBy(self, size: int, flags: int, timeout: float | None) -> bytes:
@@ -585,7 +590,7 @@ class Connection:
         if self.sendsByTCP():
             return Moved()
         number, self.lost = self.lost, 0
-        return failure(number or errno.EPIPE)
+        return failure(number or (errno.EPIPE if self.sockets or self.loop.closed else errno.EBADF))
 
     def sendAll(self, data: Any, flags: int, timeout: float | None) -> None:
         """
