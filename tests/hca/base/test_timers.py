@@ -7,6 +7,7 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from benchmarks.counting import calls
 from twisted_ib.hca.base.timers import Timers, rnrSeconds, timeoutSeconds
 
 #: IBTA vol. 1 9.7.5.2.8: the delays of the RNR timer codes from 0, milliseconds.
@@ -121,6 +122,19 @@ class TimersTests(SynchronousTestCase):
         self.assertEqual((self.seen, self.timers.deadline()), ([], 105))
         self.timers.tick(105)
         self.assertEqual(self.seen, ["next"])
+
+    def test_interrupted(self) -> None:
+        """
+        While the heap changes no function of Python runs, amid which a signal's handler could change it, too.
+        """
+        alone = calls(lambda: self.timers.start(1, self.fail))["calls"]
+        for seconds in (*range(20), *range(20)):
+            self.timers.start(seconds, self.fail)
+        self.assertEqual(calls(lambda: self.timers.start(1, self.fail))["calls"], alone)
+        for _, _, timer in self.timers._heap:
+            timer.cancel()
+        self.assertEqual(calls(lambda: self.timers.tick(200))["calls"], 2)
+        self.assertIsNone(self.timers.deadline())
 
     def test_bounded(self) -> None:
         """

@@ -66,9 +66,6 @@ class Timer:
         #: The callback; L{None} once it was called or the timer is cancelled.
         self.expired: Callable[[], None] | None = expired
 
-    def __lt__(self, other: Timer) -> bool:
-        return self.when < other.when
-
     def cancel(self) -> None:
         """
         Cancel the timer; harmless if it has expired.
@@ -92,7 +89,9 @@ class Timers:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._heap: list[Timer] = []
+        # By time and, of equal ones, by identity: the heap compares no timers, as amid a function of Python a
+        # signal's handler may run, and use the heap.
+        self._heap: list[tuple[float, int, Timer]] = []
         self._sweepAt = self._IDLE
         self.wanted: Callable[[], None] | None = None
 
@@ -102,12 +101,12 @@ class Timers:
         """
         heap = self._heap
         if len(heap) > self._sweepAt:
-            heap[:] = [timer for timer in heap if timer.expired is not None]
+            heap[:] = [each for each in heap if each[2].expired is not None]
             heapify(heap)
             self._sweepAt = max(self._IDLE, 2 * len(heap))
         timer = Timer(self._clock() + seconds, expired)
-        heappush(heap, timer)
-        if self.wanted is not None and heap[0] is timer:
+        heappush(heap, (timer.when, id(timer), timer))
+        if self.wanted is not None and heap[0][2] is timer:
             self.wanted()
         return timer
 
@@ -116,9 +115,9 @@ class Timers:
         The time when L{tick} is due, or L{None}.
         """
         heap = self._heap
-        while heap and heap[0].expired is None:
+        while heap and heap[0][2].expired is None:
             heappop(heap)
-        return heap[0].when if heap else None
+        return heap[0][0] if heap else None
 
     def tick(self, now: float) -> None:
         """
@@ -128,10 +127,10 @@ class Timers:
         heap = self._heap
         # Collected first: a callback that restarts itself with no delay would otherwise loop for ever.
         due = []
-        while heap and heap[0].when <= now:
+        while heap and heap[0][0] <= now:
             due.append(heappop(heap))
         failure: Exception | None = None
-        for timer in due:
+        for _, _, timer in due:
             expired, timer.expired = timer.expired, None
             if expired is not None:
                 try:

@@ -140,7 +140,7 @@ class ConnectionTests(OnAddress, test_cmid.ConnectionTests):
         active = self.made(self.near, port_space=self.space)
         active.resolve_addr(self.towards("192.0.2.77"))
         timers = active._id.device.timers
-        (timer,) = [each for each in timers._heap if each.expired == active._id._search.look]
+        (timer,) = [each for _, _, each in timers._heap if each.expired == active._id._search.look]
         active.close()
         self.assertIsNone(timer.expired)
         self.quiet(self.near)
