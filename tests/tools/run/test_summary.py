@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import pty
+import socket
 from signal import SIGTERM
 from typing import Any
 
@@ -223,6 +224,25 @@ class SummaryTests(RunTestCase):
             "1 asked for TCP by name\n",
         )
         self.assertEqual(none.communicate(timeout=HANG_SECONDS)[1], "ib-run: there were no connections\n")
+
+    def test_given(self) -> None:
+        """
+        A port that another program has told to listen (LISTEN_FDS) has no SDP; nobody has asked for TCP.
+        """
+        program = (
+            "import socket, sys\n"
+            "listener = socket.socket(fileno=int(sys.argv[1]))\n"
+            "listener.accept()[0].close()\n"
+        )
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            number = listener.fileno()
+            words = ("-q", "--summary", "-c", program, str(number))
+            process = self.running(*words, pass_fds=[number])
+            socket.create_connection(listener.getsockname()).close()
+        self.assertEqual(
+            process.communicate(timeout=HANG_SECONDS)[1],
+            "ib-run: 0 of 1 connection went over SDP; 1 over TCP: 1 to ports without SDP\n",
+        )
 
     def test_forked(self) -> None:
         """

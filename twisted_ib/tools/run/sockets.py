@@ -215,6 +215,7 @@ def _count(skt: kernel.socket, made: kernel.socket, why: Reason | None = None) -
     if _isAmidImport():
         _uncounted.append(made)
         return
+    from twisted_ib.configuration.words import LISTEN
     from twisted_ib.switch.reason import EXPLICIT, SOCKET, Fallback, Reason, carried, kept, stayed
 
     while _uncounted:
@@ -227,6 +228,10 @@ def _count(skt: kernel.socket, made: kernel.socket, why: Reason | None = None) -
         why = Reason("default", "both", "tcp", fallback=fallback)
     if why is not None:
         kept[made] = why
+        carried("tcp", why)
+    elif fallback is None and made is not skt and not getattr(skt, "isDirect", False):
+        # It was never told to: another program has, which has given it (LISTEN_FDS).
+        why = Reason("default", "both", "tcp", fallback=Fallback(LISTEN, "it listened when it was given"))
         carried("tcp", why)
     elif fallback is None:
         carried("tcp", Reason(EXPLICIT, "tcp"))
