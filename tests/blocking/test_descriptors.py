@@ -295,6 +295,22 @@ class CallTests(Case):
             self.assertRaises(OSError, more.send, b"z")
             more.close()
 
+    def test_replacedSecond(self) -> None:
+        """
+        So does a second socket of the number that C{os.dup2} replaces.
+        """
+        for (one, other), (more, third) in zip(self.both(), self.both(), strict=True):
+            second = type(more)(fileno=more.fileno())
+            second.settimeout(HANG_SECONDS)
+            os.dup2(one.fileno(), more.fileno())
+            self.assertEqual(third.recv(1), b"")
+            for each in second, more:
+                other.sendall(b"y")
+                self.assertEqual(exactly(each, 1), b"y")
+                each.sendall(b"x")
+                self.assertEqual(exactly(other, 1), b"x")
+            second.detach()
+
     def test_replacedAttempt(self) -> None:
         """
         An attempt to connect ends, too, though no other connection is there.

@@ -29,6 +29,7 @@ from typing import Any, Final
 from twisted_ib.blocking.connection import SEND_BYTES, Connection, failure
 from twisted_ib.blocking.descriptors import (
     Offloaded,
+    byDescriptor,
     connected,
     keep,
     known,
@@ -374,8 +375,8 @@ def close(fd: int) -> None:
 
 def duplicate(fd: int, fd2: int, inheritable: bool = True) -> int:
     """
-    See C{os.dup2}: it closes what had the second number, and a socket of that number has what the first one
-    has.
+    See C{os.dup2}: it closes what had the second number, and the sockets of that number have what the first
+    one has.
     """
     skt = offloaded.get(fd2)
     # One that is about to connect is a socket alone.
@@ -383,10 +384,17 @@ def duplicate(fd: int, fd2: int, inheritable: bool = True) -> int:
         return _dup2(fd, fd2, inheritable)
     # Of what is not open nothing is closed.
     os.fstat(fd)
+    its = byDescriptor.get(fd2)
+    others = () if its is None or its.others is None else tuple(its.others)
     with leaving(fd2):
         _dup2(fd, fd2, inheritable)
     if skt is not None:
         skt.take()
+    for each in others:
+        if each is not skt and each._sdp is its:
+            # The first has ended what they had.
+            each._sdp = None
+            each.take()
     return fd2
 
 
