@@ -201,8 +201,8 @@ class Connection:
         stream = self.stream
         return (
             stream is None
-            or self.isShut
             or (stream.buffer is None and stream.written is None and stream.queuePair.pending is None)
+            or self.isShut
         )
 
     def hungUp(self) -> bool:
