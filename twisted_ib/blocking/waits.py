@@ -226,6 +226,9 @@ class Watch:
         return list(found.items())
 
     def ready(self) -> bool:
+        """
+        Return whether one of SDP is ready.
+        """
         for _, skt, mask in self.sockets:
             if eventsOf(skt, mask):
                 return True
@@ -248,6 +251,9 @@ class Watch:
         return self.ready()
 
     def events(self) -> dict[int, int]:
+        """
+        Return those of SDP that are ready, with their events.
+        """
         found = {}
         for descriptor, skt, mask in self.sockets:
             made = skt._connecting

@@ -77,6 +77,16 @@ class TimersTests(SynchronousTestCase):
         self.timers.tick(108)
         self.assertEqual((self.seen[3:], self.timers.deadline()), (["d"], None))
 
+    def test_orderOfEqual(self) -> None:
+        """
+        Timers that are due at the same time expire in the order of their starts.
+        """
+        names = [str(number) for number in range(50)]
+        for name in names:
+            self.start(1, name)
+        self.timers.tick(101)
+        self.assertEqual(self.seen, names)
+
     def test_cancel(self) -> None:
         """
         A cancelled timer does not expire, also if another one of the same tick cancels it;

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
+from itertools import count
 from typing import Final
 
 from twisted_ib.hca.base.attributes import ACK_DELAY_CODE
@@ -81,7 +82,7 @@ class Timers:
         L{None}.
     """
 
-    __slots__ = ("_clock", "_heap", "_sweepAt", "wanted")
+    __slots__ = ("_clock", "_heap", "_number", "_sweepAt", "wanted")
 
     # Cancelled timers stay in the heap, as removal from its middle is linear.  They are swept when the heap
     # has twice the size that it had after the last sweep, and more than this.
@@ -89,9 +90,10 @@ class Timers:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        # By time and, of equal ones, by identity: the heap compares no timers, as amid a function of Python a
+        # By time and, of equal ones, in order: the heap compares no timers, as amid a function of Python a
         # signal's handler may run, and use the heap.
         self._heap: list[tuple[float, int, Timer]] = []
+        self._number = count().__next__
         self._sweepAt = self._IDLE
         self.wanted: Callable[[], None] | None = None
 
@@ -105,7 +107,7 @@ class Timers:
             heapify(heap)
             self._sweepAt = max(self._IDLE, 2 * len(heap))
         timer = Timer(self._clock() + seconds, expired)
-        heappush(heap, (timer.when, id(timer), timer))
+        heappush(heap, (timer.when, self._number(), timer))
         if self.wanted is not None and heap[0][2] is timer:
             self.wanted()
         return timer
