@@ -5,6 +5,7 @@ Tests for L{twisted_ib.blocking.select}.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import select as kernelSelect
 import socket as kernel
@@ -69,6 +70,46 @@ class NestedTests(BlockingTestCase):
         if kind == "nested":
             return self.outer("select", module, made)[0], made
         return lambda seconds: [events for _, events in made.poll(seconds)], made
+
+    def test_failed(self) -> None:
+        """
+        A wait that could not begin, as the process has no descriptor left, is no longer one for an object.
+        """
+        one, _ = self.pair(offloading, offloading)
+        inner = select.epoll()
+        self.addCleanup(inner.close)
+        for each in one, self.server(offloading):
+            inner.register(each, select.EPOLLIN)
+        poller = select.poll()
+        poller.register(inner, select.POLLIN)
+        self.assertEqual(poller.poll(0), [])
+
+        def fail() -> None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        self.patch(waits, "_epoll", fail)
+        self.assertRaises(OSError, poller.poll, 0)
+        self.assertEqual((inner._waiting, inner._around), (0, []))
+
+    def test_closedByNumber(self) -> None:
+        """
+        A file that has the number of an object that a program has closed by it alone is not that.
+        """
+        one, other = self.pair(offloading, offloading)
+        inner = select.epoll()
+        inner.register(one, select.EPOLLIN)
+        self.assertEqual(inner.poll(0), [])
+        number = inner.fileno()
+        os.close(number)
+        ends = os.pipe()
+        os.dup2(ends[0], number)
+        other.sendall(b"a")
+        try:
+            self.assertEqual(select.select([number], [], [], 0.05), ([], [], []))
+        finally:
+            for each in ends:
+                os.close(each)
+            inner.close()
 
     def test_waits(self) -> None:
         """

@@ -169,6 +169,13 @@ class Watch:
         self.nested: list[tuple[int, epoll]] = []
         self.proxies: dict[int, tuple[int, kernel.epoll]] = {}
         self.around = self if around is None else around
+        try:
+            self._lookAt(wanted, settles)
+        except BaseException:
+            self.leave()
+            raise
+
+    def _lookAt(self, wanted: Iterable[tuple[int, int]], settles: bool) -> None:
         for descriptor, mask in wanted:
             reference = held.get(descriptor)
             skt = None if reference is None else reference()
@@ -197,7 +204,7 @@ class Watch:
             self.shared.append((descriptor, mask))
         reference = pollers.get(descriptor)
         poller = None if reference is None or not mask & _IN else reference()
-        if poller is None:
+        if poller is None or not _isEpoll(descriptor):
             return
         self.around.nested.append((descriptor, poller))
         inner = Watch(poller.enter(self.around), (), settles, self.around)
@@ -266,6 +273,14 @@ class Watch:
                 if events and skt._sdp is offload:
                     found[descriptor] = _IN if mask & _WITHIN else events
         return found
+
+
+def _isEpoll(descriptor: int) -> bool:
+    # Its number may be another file's since a program has closed that alone.
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}") == "anon_inode:[eventpoll]"
+    except OSError:
+        return False
 
 
 def pollerOf(shared: list[tuple[int, int]]) -> kernel.poll:
