@@ -215,7 +215,6 @@ def _count(skt: kernel.socket, made: kernel.socket, why: Reason | None = None) -
     if _isAmidImport():
         _uncounted.append(made)
         return
-    from twisted_ib.configuration.words import LISTEN
     from twisted_ib.switch.reason import EXPLICIT, SOCKET, Fallback, Reason, carried, kept, stayed
 
     while _uncounted:
@@ -230,6 +229,8 @@ def _count(skt: kernel.socket, made: kernel.socket, why: Reason | None = None) -
         kept[made] = why
         carried("tcp", why)
     elif fallback is None and made is not skt and not getattr(skt, "isDirect", False):
+        from twisted_ib.configuration.words import LISTEN
+
         # It was never told to: another program has, which has given it (LISTEN_FDS).
         why = Reason("default", "both", "tcp", fallback=Fallback(LISTEN, "it listened when it was given"))
         carried("tcp", why)

@@ -359,9 +359,9 @@ class ChannelTests(VerbsTestCase):
                 pass
             # What the last messages leave behind, as credits, makes it readable until somebody has looked.
             deadline = monotonic() + HANG_SECONDS
-            while select.select([fd], [], [], 0)[0] and monotonic() < deadline:
+            while (ready := select.select([fd], [], [], 0)[0]) and monotonic() < deadline:
                 hub.wait(lambda: False, 0.01)
-            self.assertEqual(select.select([fd], [], [], 0)[0], [])
+            self.assertEqual(ready, [])
             self.send()
             self.assertEqual(select.select([fd], [], [], 10)[0], [fd])
             self.channel.get_cq_event(self.cq)
