@@ -170,32 +170,29 @@ class Watch:
         self.proxies: dict[int, tuple[int, kernel.epoll]] = {}
         self.around = self if around is None else around
         try:
-            self._lookAt(wanted, settles)
+            for descriptor, mask in wanted:
+                reference = held.get(descriptor)
+                skt = None if reference is None else reference()
+                if skt is None:
+                    self._lookThrough(descriptor, mask, settles)
+                    continue
+                if settles and skt._connecting is not None and skt._connecting.isOver:
+                    skt.settle()
+                part = None if skt._sdp is None else skt._sdp.part
+                if part is None and skt._connecting is None:
+                    # The kernel's attempt to connect goes on.
+                    self.shared.append((descriptor, mask))
+                    continue
+                if part is not None and part.listens and not part.alone:
+                    if not part.isServed:
+                        part.serve()
+                    self.shared.append((descriptor, mask))
+                elif part is not None and not part.listens and mask & _OUT and part.sendsByTCP():
+                    self.shared.append((descriptor, _OUT))
+                self.sockets.append((descriptor, skt, mask))
         except BaseException:
             self.leave()
             raise
-
-    def _lookAt(self, wanted: Iterable[tuple[int, int]], settles: bool) -> None:
-        for descriptor, mask in wanted:
-            reference = held.get(descriptor)
-            skt = None if reference is None else reference()
-            if skt is None:
-                self._lookThrough(descriptor, mask, settles)
-                continue
-            if settles and skt._connecting is not None and skt._connecting.isOver:
-                skt.settle()
-            part = None if skt._sdp is None else skt._sdp.part
-            if part is None and skt._connecting is None:
-                # The kernel's attempt to connect goes on.
-                self.shared.append((descriptor, mask))
-                continue
-            if part is not None and part.listens and not part.alone:
-                if not part.isServed:
-                    part.serve()
-                self.shared.append((descriptor, mask))
-            elif part is not None and not part.listens and mask & _OUT and part.sendsByTCP():
-                self.shared.append((descriptor, _OUT))
-            self.sockets.append((descriptor, skt, mask))
 
     def _lookThrough(self, descriptor: int, mask: int, settles: bool) -> None:
         # The kernel's, and perhaps the descriptor of an epoll object, which is never writable.
