@@ -13,7 +13,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
-from threading import get_ident
+from threading import Lock, get_ident
 from typing import Any, cast
 from unittest import mock
 
@@ -24,7 +24,7 @@ from tests.support.calls import requireReplaceable
 from tests.support.descriptors import descriptors, descriptorsBefore
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS, waitUntil
-from twisted_ib.drive.sleeper import Sleep, Sleeper, awaitReady
+from twisted_ib.drive.sleeper import LockSleeper, Sleep, Sleeper, awaitReady
 from twisted_ib.errors import UnknownDeviceError, WrongThreadError
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.queues.completion import CompletionQueue
@@ -33,6 +33,9 @@ from twisted_ib.verbs.core import hub as hubModule
 from twisted_ib.verbs.core.asleep import LATE_SECONDS, LEADERS, OWN_SECONDS, Asleep
 from twisted_ib.verbs.core.hub import Hub, hub, locked
 from twisted_ib.verbs.core.progress import _TAKEN
+
+#: Threads that wait at once.
+MANY = 24
 
 
 class HubTests(SynchronousTestCase):
@@ -479,17 +482,113 @@ class HubTests(SynchronousTestCase):
         self.assertTrue(awaitReady(follower.sleeper.fd, 0))
         self.near.getUp(follower.sleeper)
 
+    def test_goesOnWithoutTheLock(self) -> None:
+        """
+        A thread that follows goes on with what was taken for it while another one has the lock; and so does
+        one that waits for the room which that has made.
+        """
+        self.open(self.near)
+        events: list[str] = []
+        room: list[str] = []
+        found: list[Any] = []
+
+        def take() -> str | None:
+            room.extend(events)
+            return events.pop() if events else None
+
+        leaders = [self.near.lieDown(lambda: None, None) for _ in range(LEADERS)]
+        for each in leaders:
+            assert isinstance(each, Sleep)
+            self.addCleanup(each.sleeper.close)
+            self.addCleanup(self.near.getUp, each.sleeper)
+        threads = []
+        for number, condition in enumerate((lambda: room, take)):
+            call = partial(self.near.wait, condition, HANG_SECONDS)
+            threads.append(self.inThread(lambda call=call: found.append(call())))
+            waitUntil(lambda number=number: len(self.near._sleepers.followers) > number)
+        ended: list[bool] = []
+
+        def tell() -> None:
+            with self.near:
+                events.append("an event")
+                self.near._tell(True)
+                for thread in threads:
+                    thread.join(HANG_SECONDS / 2)
+                ended.extend(not thread.is_alive() for thread in threads)
+
+        self.inThread(tell).join(HANG_SECONDS)
+        self.assertEqual((ended, found.count(room)), ([True, True], 1))
+        self.assertEqual(list(self.near._sleepers.followers), [])
+
+    def test_nothingYet(self) -> None:
+        """
+        A condition that is a list has nothing while that is empty, and what is added later is not what others
+        have taken.
+        """
+        later: list[str] = []
+        one = Asleep(lambda: later, sleeper=LockSleeper())
+        self.inThread(one.ready).join(HANG_SECONDS)
+        later.append("an event")
+        self.assertFalse(one.goesOn())
+        self.inThread(one.ready).join(HANG_SECONDS)
+        self.assertTrue(one.goesOn())
+        leader = Asleep(lambda: later, sleeper=Sleeper())
+        assert leader.sleeper is not None
+        self.addCleanup(leader.sleeper.close)
+        self.inThread(leader.ready).join(HANG_SECONDS)
+        self.assertFalse(leader.goesOn())
+
     def test_takesInItsThread(self) -> None:
         """
-        In the main thread, where a signal's handler may raise, nothing is taken for others: they ask
-        themselves.
+        In the main thread, where a signal's handler may raise, nothing is taken for others.
         """
         self.open(self.near)
         events: list[str] = []
         taken = Asleep(lambda: events.pop())
         events.append("an event")
-        self.assertTrue(taken.ready())
+        self.assertFalse(taken.ready())
         self.assertEqual(events, ["an event"])
+
+    def test_delegates(self) -> None:
+        """
+        It wakes one of them, however many there are, which takes for all; and of those that follow too if
+        that one has an error of its own.
+        """
+        self.open(self.near)
+        events: list[int] = []
+        errors: list[int] = []
+        ended: list[str] = []
+
+        def take() -> int:
+            if errors:
+                raise ValueError(errors.pop())
+            return events.pop() if events else 0
+
+        def wait() -> None:
+            try:
+                ended.append(str(self.near.wait(take, HANG_SECONDS)))
+            except ValueError as error:
+                ended.append(str(error))
+
+        threads = [self.inThread(wait) for _ in range(MANY)]
+        waitUntil(lambda: self.restingIn(self.near) == MANY)
+        drives = self.near.drives
+        for _ in range(MANY):
+            self.near.wait(lambda: False, 0)
+            waitUntil(lambda: self.restingIn(self.near) == MANY)
+        self.assertLess((self.near.drives - drives) / MANY, 7)
+        errors.append(1)
+        events.extend(range(2, MANY + 1))
+        self.near.wait(lambda: False, 0)
+        for thread in threads:
+            thread.join(HANG_SECONDS / 2)
+        self.assertEqual(sorted(map(int, ended)), [*range(1, MANY + 1)])
+
+    def restingIn(self, which: Hub) -> int:
+        """
+        @return: how many threads sleep, and are not about to get up.
+        """
+        return sum(not each.done for each in which._sleepers.everyone())
 
     def test_interruptedTelling(self) -> None:
         """
@@ -622,6 +721,33 @@ class HubTests(SynchronousTestCase):
             self.near._empty = 1000
             act()
             self.assertEqual(len(given), expected)
+
+    def test_keepsTheProcessor(self) -> None:
+        """
+        A thread that polls with the lock held does not give way while others wait for the lock, or follow:
+        they would wait until it has the processor again.
+        """
+        self.open(self.near)
+        given: list[int] = []
+        self.patch(hubModule, "giveWay", lambda: given.append(1))
+        giveWay = self.near._polling._yield
+        other: Asleep[object] = Asleep(None, sleeper=LockSleeper())
+        assert other.sleeper is not None
+        own = Lock()
+        for come, go in (
+            (partial(self.near.lockQueue.append, own), self.near.lockQueue.clear),
+            (
+                partial(self.near._sleepers.followers.__setitem__, other.sleeper, other),
+                self.near._sleepers.followers.clear,
+            ),
+        ):
+            del given[:]
+            come()
+            giveWay()
+            self.assertEqual(given, [])
+            go()
+            giveWay()
+            self.assertEqual(given, [1])
 
     def test_errorOfFollower(self) -> None:
         """

@@ -39,11 +39,12 @@ class Asleep(Follower, Generic[_Event]):
     @ivar most: the seconds of one sleep at most.
     @ivar sleeper: wakes it; L{None} before its first sleep.  That of a leader is a descriptor.
     @ivar found: what others have taken for it.
+    @ivar followers: those among which it is, if it follows.
     @ivar until: when a leader looks, by C{time.monotonic()}: it has to be woken for an earlier deadline.
     @ivar gone: when others go on without it, by the same.
     """
 
-    __slots__ = ("found", "gone", "most", "sleeper", "take", "until")
+    __slots__ = ("followers", "found", "gone", "most", "sleeper", "take", "until")
 
     def __init__(
         self, take: Callable[[], _Event] | None, most: float = inf, sleeper: Sleeper | None = None
@@ -52,14 +53,14 @@ class Asleep(Follower, Generic[_Event]):
         self.take, self.most, self.sleeper = take, most, sleeper
         self.gone = self.until = inf
         self.found: _Event | None = None
+        self.followers: dict[Wakes, Asleep[object]] = {}
 
     def _taken(self) -> object:
-        if self.take is None:
+        # In the main thread a signal's handler may end this by an error, once it is taken: see delegate().
+        if self.take is None or isMain():
             return None
-        # In the main thread a signal's handler may end this by an error, once it is taken: it asks itself.
-        if isMain():
-            return True
-        self.found = self.take()
+        # Not a list that is empty now, and not later.
+        self.found = self.take() or None
         return self.found
 
     def begin(self, seconds: float) -> float:
@@ -90,8 +91,17 @@ class Asleep(Follower, Generic[_Event]):
             self.sleeper = LockSleeper()
         return self.sleeper
 
+    def goesOn(self) -> bool:
+        """
+        @return: whether it goes on with what others have taken for it, without the lock.  One with a
+            descriptor does not, which it closes, and they may still write to.
+        """
+        return bool(self.found) and isinstance(self.sleeper, LockSleeper)
+
     def wake(self) -> None:
         if self.sleeper is not None:
+            if self.goesOn():
+                self.followers.pop(self.sleeper, None)
             self.sleeper.wake()
 
 
@@ -131,6 +141,7 @@ class Sleepers:
         if self.isEarly(until):
             self.wake()
         self.followers[sleeper] = one
+        one.followers = self.followers
 
     def mayLead(self) -> bool:
         """
@@ -180,6 +191,20 @@ class Sleepers:
                 one.until = -inf
                 self.leaders[sleeper] = one
                 sleeper.wake()
+
+    def delegate(self) -> bool:
+        """
+        Wake one of those for whom others take, unless one is up already: it takes for all of them, as the
+        main thread, which calls this, does for none.
+
+        @return: whether there is one.
+        """
+        takers = [each for each in self.everyone() if each.take is not None]
+        if takers and not any(each.done for each in takers):
+            # One that leads, if any: it would hear of what comes next, too.
+            takers[-1].done = True
+            takers[-1].wake()
+        return bool(takers)
 
     def everyone(self) -> tuple[Asleep[object], ...]:
         """

@@ -120,7 +120,7 @@ class Hub(HubProgress):
         self.drives = self._changes = self._told = 0
         # Polls since the last drive that found what they wanted.
         self._taken = self._empty = 0
-        self._polling = AdaptivePolling(perf_counter, giveWay)
+        self._polling = AdaptivePolling(perf_counter, self._giveWay)
 
     # -- devices
 
@@ -182,6 +182,9 @@ class Hub(HubProgress):
         try:
             while isinstance(found := self.lieDown(take, end, None, one), Sleep):
                 found.sleep(end)
+                if one.goesOn():
+                    # Others hear of it from whoever took it: many that get up at once wait for no lock.
+                    return one.found
             return found
         finally:
             if one.sleeper is not None:
@@ -256,7 +259,13 @@ class Hub(HubProgress):
         self._changes += isChange
         changes = self._changes
         if self._leaders or self._sleepers.followers:
-            tell(self._sleepers.everyone())
+            while tell(self._sleepers.everyone()):
+                # To take something for one may make room for the event that another waits for.
+                self._changes += 1
+                changes = self._changes
+            if isMain() and self._sleepers.delegate():
+                # Whoever is the next to look tells them.
+                changes = -1
         # After that: a signal's handler may end it, and then who follows has not heard.
         self._told = changes
 
@@ -299,6 +308,12 @@ class Hub(HubProgress):
         if not leads:
             due = MOST_SECONDS
         return Sleep(one.begin(due), sleeper, fds)
+
+    def _giveWay(self) -> None:
+        # The lock is held, and on a busy machine a yield takes many milliseconds: not while others want it,
+        # or soon do.
+        if not (self.lockQueue or self._sleepers.followers):
+            giveWay()
 
     def _pending(self) -> bool:
         for device in self.devices:
