@@ -21,7 +21,7 @@ from time import perf_counter
 from typing import Any, TypeVar, cast
 
 from twisted_ib.drive.process import callAll, life
-from twisted_ib.drive.sleeper import MOST_SECONDS, Sleep, Sleeper, Wakes
+from twisted_ib.drive.sleeper import MOST_SECONDS, Sleep, Sleeper
 from twisted_ib.drive.turn import Turn
 from twisted_ib.drive.waiter import LockQueue, isMain, tell
 from twisted_ib.errors import HCAError
@@ -30,7 +30,7 @@ from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.queues.completion import Mirror
 from twisted_ib.verbs.core.asleep import LEADERS, OWN_SECONDS, Asleep, Sleepers
 from twisted_ib.verbs.core.closes import DeferredCloses
-from twisted_ib.verbs.core.progress import PATIENCE, HubProgress, giveWay
+from twisted_ib.verbs.core.progress import PATIENCE, HubProgress, Watcher, giveWay
 
 Event = TypeVar("Event")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -111,7 +111,7 @@ class Hub(HubProgress):
         self._rest = Turn()
         self._sleepers = Sleepers()
         self._leaders = self._sleepers.leaders
-        self.watchers: set[Wakes] = set()
+        self.watchers: set[Watcher] = set()
         self.watch: Callable[[float], int | None] | None = None
         self.unwatch: Callable[[], object] | None = None
         self.settle: Callable[[], object] | None = None

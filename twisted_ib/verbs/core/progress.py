@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sized
 from functools import partial
 from time import perf_counter
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
@@ -40,6 +40,17 @@ _LINKS: Final = range(limits.WORK_QUEUE_DEPTH)
 giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 
+class Watcher(Wakes, Protocol):
+    """
+    A program that watches a descriptor, and drives when that is readable.
+    """
+
+    def settle(self) -> None:
+        """
+        Somebody has driven: it is readable only for what the program has to fetch.
+        """
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class HubProgress:
     """
@@ -51,7 +62,7 @@ class HubProgress:
     devices: dict[Device, int]
     closes: DeferredCloses
     unshown: set[Mirror]
-    watchers: set[Wakes]
+    watchers: set[Watcher]
     driven: float
     drives: int
     _dead: deque[Callable[[], None]]
@@ -305,6 +316,9 @@ class HubProgress:
         return total
 
     def _attend(self) -> int:
+        # What is left over after this wakes them again.
+        for watcher in self.watchers:
+            watcher.settle()
         devices = [each for each in self.devices if not each.closed]
         for each in devices:
             each.fabric.attend()

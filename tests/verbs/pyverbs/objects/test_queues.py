@@ -372,6 +372,29 @@ class ChannelTests(VerbsTestCase):
         self.wait(self.cq)
         self.assertEqual(select.select([fd], [], [], 0)[0], [fd])
 
+    def test_descriptorInVain(self) -> None:
+        """
+        Readable as somebody has to drive, the descriptor is that until somebody has: without an event the
+        program has nothing to fetch.
+        """
+        fd = self.channel.fd
+        for isEvent in (False, True):
+            self.cq.req_notify()
+            if isEvent:
+                self.send()
+                self.wait(self.cq)
+            with hub:
+                hub._wakeWatchers()
+            self.assertEqual(select.select([fd], [], [], 0)[0], [fd])
+            # The devices are looked at every so often, and a pair's last messages are on their way.
+            deadline = monotonic() + HANG_SECONDS * (not isEvent)
+            while (ready := select.select([fd], [], [], 0)[0]) and monotonic() < deadline:
+                self.assertEqual(self.cq.poll(), (0, []))
+            self.assertEqual(ready, [fd] * isEvent)
+        hub._attend()
+        self.assertEqual(select.select([fd], [], [], 0)[0], [fd])
+        self.channel.get_cq_event(self.cq)
+
 
 class ExtendedTests(VerbsTestCase):
     """

@@ -36,7 +36,7 @@ class _CQEvents:
     meanwhile.
 
     @ivar waiting: these queues, in the order of their events.
-    @ivar readable: a descriptor that is readable while there are any, or after L{wake}.
+    @ivar readable: a descriptor that is readable while there are any, or from L{wake} to L{settle}.
     """
 
     def __init__(self) -> None:
@@ -54,10 +54,10 @@ class _CQEvents:
 
     def take(self) -> CompletionQueue | None:
         queue = self.waiting.popleft() if self.waiting else None
-        self._settle()
+        self.settle()
         return queue
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         if not self.waiting:
             self.readable.clear()
 
@@ -65,7 +65,7 @@ class _CQEvents:
         # Else get_cq_event would return a queue that is destroyed.
         if queue in self.waiting:
             self.waiting = deque(other for other in self.waiting if other is not queue)
-            self._settle()
+            self.settle()
 
     def close(self) -> None:
         # Before the descriptors are closed: others may get their numbers at once.
