@@ -249,8 +249,7 @@ class RSocketTests(RSocketTestCase):
                 hub._attended = 0.0
                 passive.look()
             read()
-            for name in ("_ATTENTION", "_BUSY_ATTENTION"):
-                self.patch(progress, name, float("inf"))
+            self.patch(progress, "_ATTENTION", float("inf"))
             for _ in range(2):
                 found["write"] = steps(lambda: active.write(octets))["bytecodes"]
                 found["read"] = steps(read)["bytecodes"]
