@@ -18,9 +18,13 @@ from twisted.trial.unittest import SkipTest
 
 import twisted_ib
 from tests.aio.case import HOST, LoopTestCase, Recorder
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
+from twisted_ib import socket as offloading
 from twisted_ib.aio.loop import EventLoop
 from twisted_ib.aio.streamsocket import StreamSocket
+from twisted_ib.blocking import loop as blocking
+from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.hca.device.form import compiledModules
 from twisted_ib.hca.device.registry import addDevice, removeDevice
 from twisted_ib.internet.readers import channelsOf
@@ -167,6 +171,84 @@ class ConnectTests(ServingTestCase):
                     await task
 
         self.play(scenario())
+
+    def endsOfCancelled(self, module: Any, greeting: bytes, provider: str | None) -> list[str]:
+        """
+        Return how connections end at a blocking server that accepts them in the turn in which their connects
+        are cancelled, or in the one before that.
+
+        @param module: Makes the server's sockets.
+        @param greeting: Sent at once.
+        """
+        made: list[Any] = []
+
+        def accept() -> None:
+            while True:
+                try:
+                    made.append(listener.accept()[0])
+                except BlockingIOError:
+                    return
+                made[-1].send(greeting)
+                made[-1].settimeout(HANG_SECONDS)
+
+        async def scenario() -> None:
+            def connect() -> Any:
+                connecting = self.loop.create_connection(Recorder, *listener.getsockname(), provider=provider)
+                return self.loop.create_task(connecting)
+
+            # The two processes know each other from now on.
+            first = connect()
+            while not first.done():
+                accept()
+                await asyncio.sleep(0)
+            for turns in range(16):
+                task = connect()
+                for _ in range(turns // 2):
+                    await asyncio.sleep(0)
+                if turns % 2:
+                    accept()
+                # Behind what the loop does first in a turn.
+                self.loop.call_soon(accept)
+                task.cancel()
+                await asyncio.wait([task])
+                if not task.cancelled():
+                    task.result()[0].abort()
+                    made.pop().close()
+                # Of a stream that is closed the end leaves later.
+                for _ in range(4):
+                    await asyncio.sleep(0)
+            first.result()[0].abort()
+            made.pop(0).close()
+
+        def endOf(connection: Any) -> str:
+            with connection:
+                try:
+                    return repr(connection.recv(9))
+                except OSError as error:
+                    return errno.errorcode[error.errno or 0]
+
+        with module.create_server((HOST, 0)) as listener:
+            listener.setblocking(False)
+            self.play(scenario())
+            return [endOf(connection) for connection in made]
+
+    def test_cancelledAtServer(self) -> None:
+        """
+        A cancelled connect is the end of the stream at a server that has accepted it already, and a reset if
+        that has sent to it, as over TCP.
+        """
+        # On one CPU blocking sockets stay TCP.
+        self.patch(os, "sched_getaffinity", lambda _: {0, 1})
+        made = BlockingLoop()
+        self.patch(blocking, "_loop", made)
+        self.addCleanup(made.close)
+        for greeting, end in ((b"", "b''"), (b"hello", "ECONNRESET")):
+            for module, provider in ((socket, "tcp"), (offloading, None)):
+                found = self.endsOfCancelled(module, greeting, provider)
+                # What a transport of TCP had read already was not unread.
+                ends = {end} if not greeting or module is offloading else {end, "b''"}
+                self.assertIn(end, found)
+                self.assertLessEqual(set(found), ends, (module, greeting))
 
     def test_cancelledBefore(self) -> None:
         """

@@ -59,7 +59,7 @@ class CloseTests(SynchronousTestCase):
         """
         C{shutdown} of what was closed, and has not ended yet, closes it, too.
         """
-        made, transport = StreamSocket(Mock()), Mock()
+        made, transport = StreamSocket(Mock()), Mock(heldBytes=0)
         made.makeConnection(transport)
         transport.protocol = made
         made.close()

@@ -79,8 +79,8 @@ class SwitchedConnect:
 
     def _connected(self, stream: StreamSocket) -> None:
         if self._done.done():
-            # Cancelled.
-            stream.close()
+            # Cancelled.  A turn later, when what came with the answer is known to be unread.
+            self.reactor.events.call_soon(stream.close)
         else:
             self._done.set_result(stream)
 

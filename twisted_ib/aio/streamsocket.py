@@ -292,7 +292,12 @@ class StreamSocket(ConnectionHandle):
         Close this one, unless it has a transport already; the stream, if no other one has it.
         """
         if not self.taken and not self.leave() and not self.first._isOver:
-            self.stream.loseConnection()
+            if getattr(self.stream, "heldBytes", 0):
+                # RFC 9293 section 3.10.4: as TCP does it, a close with unread octets is a reset; messages of
+                # RDMA have none of that kind.
+                self.stream.abortConnection()
+            else:
+                self.stream.loseConnection()
 
     def dup(self) -> StreamSocket:
         """

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.interfaces import IConnector, IListeningPort, IProtocolFactory
 
 from twisted_ib import limits
+from twisted_ib.errors import PeerEndedError
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidNumber, gidText
 from twisted_ib.internet.addressing.endpoints import ClientEndpoint, ServerEndpoint
 from twisted_ib.internet.connector import Attempt, Connector
@@ -25,6 +26,7 @@ from twisted_ib.internet.serverclient import (
     ServerTransport,
 )
 from twisted_ib.sdp.handshake import GID_HANDSHAKE, SDP_HANDSHAKE
+from twisted_ib.sdp.protocol.machine import State
 from twisted_ib.sdp.secure import innermostTLS
 from twisted_ib.sdp.transport import SDPTransport
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import Binding, IProtocol, IReactorTime
     from twisted.internet.protocol import Factory
 
+    from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.hca.device.device import Device
     from twisted_ib.internet.batchedcalls import Shared
     from twisted_ib.internet.channel import DeviceChannel
@@ -67,6 +70,21 @@ class SDPServer(_SDPConnected, ServerTransport, SDPTransport):
     """
 
     __slots__ = SERVER_FIELDS
+
+    def givenUp(self, connection: IConnection) -> None:
+        """
+        The client has closed before it heard of the connection: the end of the stream as over TCP, whose
+        kernel completes the handshake by itself; a reset if it was sent to.
+        """
+        machine = self.machine
+        # A DisConn is no octet.
+        if machine.state > State.FIN_WAIT1 or machine.sequence > self.disconnSent:
+            self.peerDisconnected(connection)
+            return
+        reason = PeerEndedError("the peer has given up its connect")
+        reason.needed[self.queuePair.number] = 0
+        self.channel.device.resume(self)
+        self.failed(reason)
 
 
 class SDPClient(_SDPConnected, ClientTransport, SDPTransport):

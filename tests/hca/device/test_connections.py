@@ -229,6 +229,37 @@ class ConnectionTests(EveryKindTestCase):
             self.assertFalse(here.disconnect(connection))
             self.assertEqual((user.told[1:], server.told[1:]), ([b""], [b"bye"]))
 
+    def test_givenUp(self) -> None:
+        """
+        Who has given up before it read the reply has ended a connection that needs no RTU; a user that wants
+        to know hears of that in particular.
+        """
+
+        class Hearing(User):
+            def givenUp(self, connection: Any) -> None:
+                self.told.append("given up")
+
+        def accept(connection: Any, request: ConnectRequest) -> None:
+            connection.user = server
+            reply = ConnectReply(b"", 0x22)
+            connection.destination.prepareReply(reply, request)
+            connection.accept(reply, 0.0, False)
+
+        for here, there, user, _, header in self.cases(PortSpace.TCP, accept):
+            for server, end in ((User(), b""), (Hearing(), "given up")):
+                for isLate in (False, True):
+                    request = ConnectRequest(PortSpace.TCP << 16 | PORT, header, 0x11 + isLate, pathMTU=3)
+                    connection = here.sendRequest(user.path, request, user, 0.0)
+                    if isLate:
+                        settle(there)
+                    connection.abandon(0.0)
+                    settle(here, there)
+                if here.cm.lossless:
+                    self.assertEqual(server.told, [end, end])
+                else:
+                    # It has heard of no RTU.
+                    self.assertEqual([each.reason for each in server.told], [RejectReason.TIMEOUT] * 2)
+
     def test_served(self) -> None:
         """
         A listener of an HCA, found by its port's GID, gets requests whose private data has no address, and

@@ -155,7 +155,8 @@ class IConnectionUser(Interface):
         The connection has ended: the peer has ended it, or has answered C{Device.disconnect}.
         """
 
-    # Optional: established(connection), passive: the peer is ready; pathLost(reason): the path is gone, and
+    # Optional: established(connection), passive: the peer is ready; givenUp(connection), passive, in place of
+    # peerDisconnected: the peer has ended it before it heard of it; pathLost(reason): the path is gone, and
     # with it the connection.
 
 

@@ -38,7 +38,7 @@ from twisted_ib.hca.connection.rdmacm import PortSpace, textOf, unpackAddress
 from twisted_ib.hca.connection.request import ANY_PATH
 from twisted_ib.hca.host.addresses import freePort, normalise
 from twisted_ib.hca.memory.keys import DrawnAhead
-from twisted_ib.hca.wire.cm.messages import REQ, SIDR_REQ
+from twisted_ib.hca.wire.cm.messages import REJ, REQ, SIDR_REQ
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -392,7 +392,15 @@ class Services:
                     # It gets no more events, and both refer to each other, a cycle for the garbage
                     # collector.
                     connection.user = None
-                    user.peerDisconnected(connection)
+                    # IBTA vol. 1 12.6.7.2, reason 6: the REP was for who had given up.  Where nothing is lost,
+                    # and no RTU says that it was not, this side is ready already.
+                    isGivenUp = (
+                        isinstance(message, REJ) and message.reason == RejectReason.INVALID_COMMUNICATION_ID
+                    )
+                    if isGivenUp and hasattr(user, "givenUp"):
+                        user.givenUp(connection)
+                    else:
+                        user.peerDisconnected(connection)
                 elif kind is _REPLY:
                     # A lossless medium negotiates nothing of its own.
                     if not self.cm.lossless:
