@@ -70,6 +70,13 @@ _new: Final[Callable[[type[Any]], Any]] = _socket.socket.__new__
 _begin: Final[Callable[..., None]] = _socket.socket.__init__
 #: Linux's number of addresses that are GIDs (bits/socket.h); the kernel is never asked for it.
 AF_IB: Final = 27
+#: The methods that a L{KernelSocket} has from the standard library.
+_DIRECT: Final = (
+    *("connect", "connect_ex"),
+    *("recv", "recv_into", "recvfrom", "recvfrom_into", "recvmsg", "recvmsg_into"),
+    *("send", "sendall", "sendto", "_sendfile_use_sendfile"),
+    *("getsockname", "getpeername", "setsockopt", "getsockopt", "shutdown", "dup"),
+)
 #: The classes of sockets whose family is none of the kernel's (L{twisted_ib.blocking.families.gids}).
 families: dict[int, type[socket]] = {}
 
@@ -99,6 +106,12 @@ class _Sockets(type):
         if cls is socket:
             return isinstance(instance, _Plain)
         return super().__instancecheck__(instance)
+
+    def __setattr__(cls, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if cls is socket and name in _DIRECT:
+            # A method that a program replaces (a mock, a tracer) is that of the kernel's sockets, too.
+            setattr(KernelSocket, name, value)
 
 
 class socket(kernel.socket, metaclass=_Sockets):
@@ -749,12 +762,7 @@ def _made(
     return made, accepted[1]
 
 
-for _name in (
-    *("connect", "connect_ex"),
-    *("recv", "recv_into", "recvfrom", "recvfrom_into", "recvmsg", "recvmsg_into"),
-    *("send", "sendall", "sendto", "_sendfile_use_sendfile"),
-    *("getsockname", "getpeername", "setsockopt", "getsockopt", "shutdown", "dup"),
-):
+for _name in _DIRECT:
     setattr(KernelSocket, _name, getattr(_Plain, _name))
 
 

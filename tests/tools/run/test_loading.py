@@ -140,6 +140,50 @@ async def main():
 asyncio.run(main())
 print(asyncio.SelectorEventLoop.__module__)
 """
+#: A program that replaces methods of C{socket.socket}, as tracers do and what keeps tests from the network:
+#: by others that call what it has kept.  Each line has the calls, and what carried them.
+_REPLACES = """
+import socket
+kept = {name: getattr(socket.socket, name) for name in ("connect", "accept", "sendall", "recv", "detach")}
+own = kept["connect"], kept["recv"]
+calls, first = [], socket.socket
+def replaced(name):
+    def call(self, *arguments):
+        calls.append(name)
+        return kept[name](self, *arguments)
+    setattr(socket.socket, name, call)
+def exchange(isTCP=False):
+    server = socket.create_server(("127.0.0.1", 0))
+    if isTCP:
+        server.useTCP()
+    client = socket.create_connection(server.getsockname())
+    accepted, _ = server.accept()
+    client.sendall(b"word")
+    heard = accepted.recv(100)
+    carrier = [type(each).__name__ if each.sdp is None else "SDP" for each in (client, accepted)]
+    print(heard, *calls, *carrier)
+    calls.clear()
+    for each in client, accepted:
+        socket.socket(fileno=each.detach()).close()
+    calls.clear()
+    server.close()
+for name in kept:
+    replaced(name)
+exchange()
+exchange()
+exchange(isTCP=True)
+for name in kept:
+    # As mock.patch does of what the class has itself, and of what it has not.
+    setattr(first, name, kept[name]) if name in ("connect", "accept", "recv") else delattr(first, name)
+exchange()
+exchange(isTCP=True)
+# By the class that it has now.
+for name in kept:
+    replaced(name)
+exchange()
+exchange(isTCP=True)
+print(own == (first.connect, first.recv))
+"""
 
 
 class LoadingTests(RunTestCase):
@@ -227,3 +271,18 @@ class LoadingTests(RunTestCase):
         """
         said, complaints = self.running("-q", "-c", _EXHAUSTED, "ETIMEDOUT").communicate(timeout=HANG_SECONDS)
         self.assertEqual(said, "raised [Errno 110] ETIMEDOUT\n", complaints)
+
+    def test_methods(self) -> None:
+        """
+        Methods of C{socket.socket} that a program replaces, before a socket goes over SDP or after, are
+        called of all sockets; what they call, kept from before, works over SDP, too; and the program can take
+        them back.
+        """
+        said, complaints = self.running("-q", "-c", _REPLACES).communicate(timeout=HANG_SECONDS)
+        calls = "b'word' connect accept sendall recv"
+        kernels = "KernelSocket KernelSocket\n"
+        expected = (
+            f"{calls} SDP SDP\n{calls} SDP SDP\n{calls} {kernels}b'word' SDP SDP\nb'word' {kernels}"
+            f"{calls} SDP SDP\n{calls} {kernels}True\n"
+        )
+        self.assertEqual((said, complaints), (expected, ""))

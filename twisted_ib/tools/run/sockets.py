@@ -12,10 +12,12 @@ import socket as kernel
 import sys
 from contextlib import suppress
 from errno import EINPROGRESS
+from functools import wraps
 from threading import RLock
+from types import FunctionType, MethodDescriptorType
 from typing import TYPE_CHECKING, Any, cast
 
-from twisted_ib.tools.run.hooks import Hooks, importTwisted, quickly
+from twisted_ib.tools.run.hooks import ABSENT, Hooks, importTwisted, quickly
 from twisted_ib.tools.run.loops import attempt, unloadable
 
 if TYPE_CHECKING:
@@ -39,6 +41,9 @@ _loading = RLock()
 #: Seconds for which a fork waits for another thread that loads: a child finds no half of a module. But that
 #: thread may wait for a module which the one that forks imports.
 FORK_SECONDS = 5.0
+#: Methods of L{_full} before the program has replaced any, and those that follow them: see L{_Sockets}.
+_methods: dict[str, Callable[..., Any]] = {}
+_follow: dict[str, Callable[..., object]] = {}
 #: Sockets that the kernel has connected or accepted amid an import, and that are not counted yet.
 _uncounted: list[kernel.socket] = []
 
@@ -81,11 +86,58 @@ def _isBlocking(skt: kernel.socket) -> bool:
 
 class _Sockets(type):
     """
-    Every socket of the standard library is an instance of L{socket}.
+    Every socket of the standard library is an instance of L{socket}; and methods that a program replaces in
+    it (pytest-socket, mocks, tracers) are those of L{twisted_ib.blocking.socket.socket}, too.
     """
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, _Plain) if cls is socket else super().__instancecheck__(instance)
+
+    def __getattribute__(cls, name: str) -> Any:
+        value: Any = type.__getattribute__(cls, name)
+        if name.startswith("__") or cls is not socket or name in vars(cls):
+            return value
+        return _following(name, value) if isinstance(value, (FunctionType, MethodDescriptorType)) else value
+
+    def __setattr__(cls, name: str, value: object) -> None:
+        if cls is socket and value is _follow.get(name):
+            # It takes back its own.
+            if name in vars(cls):
+                delattr(cls, name)
+            return
+        super().__setattr__(name, value)
+        if cls is socket and _full is not None:
+            _put(_full, name)
+
+    def __delattr__(cls, name: str) -> None:
+        super().__delattr__(name)
+        if cls is socket and _full is not None:
+            _put(_full, name)
+
+
+def _following(name: str, plain: Callable[..., object]) -> Callable[..., object]:
+    # A method of the standard library's that a program keeps, and may call with a socket that SDP carries by
+    # then.
+    if name not in _follow:
+
+        @wraps(plain)
+        def call(self: kernel.socket, *arguments: object, **named: object) -> object:
+            method = plain if _carried(self) is None else _methods.get(name, plain)
+            return method(self, *arguments, **named)
+
+        _follow[name] = call
+    return _follow[name]
+
+
+def _put(full: type[Carried], name: str) -> None:
+    # Have the class of sockets over SDP follow this one.
+    value: object = vars(socket).get(name, ABSENT)
+    if value is _own.get(name, ABSENT):
+        value = _methods.get(name, ABSENT)
+    if value is not ABSENT:
+        setattr(full, name, value)
+    elif name in vars(full):
+        delattr(full, name)
 
 
 class socket(kernel.socket, metaclass=_Sockets):
@@ -108,7 +160,7 @@ class socket(kernel.socket, metaclass=_Sockets):
         this = _carried(self)
         if this is not None:
             # A class that was derived from this one calls it by the name that it had (PySocks).
-            load().__init__(this, family, type, proto, fileno)
+            _methods["__init__"](this, family, type, proto, fileno)
             return
         self._sdp = self._connecting = None
         self.isDirect = False
@@ -123,7 +175,7 @@ class socket(kernel.socket, metaclass=_Sockets):
     def connect(self, address: Any, /) -> None:
         this, why = _becomeFor(self, address)
         if this is not None:
-            load().connect(this, address)
+            _methods["connect"](this, address)
         else:
             try:
                 _Plain.connect(self, address)
@@ -135,7 +187,8 @@ class socket(kernel.socket, metaclass=_Sockets):
     def connect_ex(self, address: Any, /) -> int:
         this, why = _becomeFor(self, address)
         if this is not None:
-            return load().connect_ex(this, address)
+            found: int = _methods["connect_ex"](this, address)
+            return found
         number = _Plain.connect_ex(self, address)
         if number in (0, EINPROGRESS):
             _count(self, self, why)
@@ -144,17 +197,21 @@ class socket(kernel.socket, metaclass=_Sockets):
     def listen(self, *arguments: int) -> None:
         this = _become(self)
         if this is not None:
-            load().listen(this, *arguments)
+            _methods["listen"](this, *arguments)
         else:
             _Plain.listen(self, *arguments)
 
     def accept(self) -> tuple[kernel.socket, Any]:
         this = _carried(self)
         if this is not None:
-            return load().accept(this)
+            return cast("tuple[kernel.socket, Any]", _methods["accept"](this))
         found = _Plain.accept(self)
         _count(self, found[0])
         return found
+
+
+#: What L{socket} has before the program has replaced anything.
+_own = {**vars(socket)}
 
 
 def _carried(skt: kernel.socket) -> Carried | None:
@@ -325,6 +382,10 @@ def _loaded(hooks: Hooks) -> type[Carried]:
     if events is not None:
         vars(events)["selectors"] = sys.modules["selectors"]
     _rebase(socket, full)
+    _methods.update(vars(full))
+    for name, value in vars(socket).items():
+        if value is not _own.get(name, ABSENT):
+            _put(full, name)
     return full
 
 
