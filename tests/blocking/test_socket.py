@@ -884,6 +884,40 @@ class ListenTests(BlockingTestCase):
         listener.shutdown(kernel.SHUT_RDWR)
         self.assertEqual(self.failureOf(waiting).errno, errno.EINVAL)
 
+    def test_shutdownAndClose(self) -> None:
+        """
+        Where the socket is closed right after that, as servers do that end their threads, C{accept} says the
+        same as over TCP, and not that there is no such descriptor.
+        """
+        listener = self.server()
+        waiting = self.inThread(listener.accept)
+        waitUntil(lambda: self.loop.sleeping)
+        with self.loop:
+            # The thread goes on behind both.
+            listener.shutdown(kernel.SHUT_RDWR)
+            listener.close()
+        self.assertEqual(self.failureOf(waiting).errno, errno.EINVAL)
+
+    def test_closedBetween(self) -> None:
+        """
+        So it is where C{accept} waits for the next client over TCP, and goes on once the socket is closed:
+        without C{shutdown} there is no such descriptor.
+        """
+        for isShut, number in (True, errno.EINVAL), (False, errno.EBADF):
+            listener = self.server()
+            with kernel.create_connection(listener.getsockname()):
+                listener.accept()[0].close()
+
+            class Poller:
+                def poll(self, timeout: float | None) -> list[tuple[int, int]]:
+                    if isShut:  # noqa: B023
+                        listener.shutdown(kernel.SHUT_RDWR)  # noqa: B023
+                    listener.close()  # noqa: B023
+                    return [(0, 0)]
+
+            listener.sdp._pollers = [Poller()]
+            self.assertEqual(self.assertRaises(OSError, listener.accept).errno, number)
+
     def failureOf(self, future: Any) -> Any:
         """
         Return the error of a call in a thread.

@@ -100,6 +100,7 @@ class Listening(SocketListeners):
     @ivar accepted: Connections that wait for C{accept}.
     @ivar sockets: How many sockets have it.
     @ivar isServed: Whether this process has waited for a client.
+    @ivar isShut: Whether C{shutdown} has ended it.
     @ivar event: The event of a client that has come over TCP, which is empty until one has; L{None} if
         another process may have the socket, and be quicker to accept it.
     @ivar outcome: The one of L{outcomes<twisted_ib.switch.reason.outcomes>} that counts it.
@@ -123,7 +124,7 @@ class Listening(SocketListeners):
         self.backlog = max(backlog, 1)
         self.accepted: deque[Connection] = deque()
         self.sockets = 1
-        self.isServed = False
+        self.isServed = self.isShut = False
         self.event: tuple[int, int] | tuple[()] | None = ()
         self._pollers: list[Poll] = []
         self.outcome: tuple[str, str, str] = ("", "", "")

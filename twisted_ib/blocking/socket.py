@@ -385,8 +385,10 @@ class socket(kernel.socket, metaclass=_Sockets):
         timeout = self.gettimeout()
         deadline = None if timeout is None else monotonic() + timeout
         poller = _poll()
-        if not listening.alone:
-            poller.register(self.fileno(), select.POLLIN)
+        descriptor = self.fileno()
+        # Another thread may have closed it.
+        if descriptor >= 0 and not listening.alone:
+            poller.register(descriptor, select.POLLIN)
         try:
             while True:
                 with listening.loop:
@@ -404,7 +406,8 @@ class socket(kernel.socket, metaclass=_Sockets):
                         return self._accepted(listening)
                     if not listening.connected:
                         # accept(2): EINVAL, the socket does not listen.
-                        raise failure(errno.EBADF if self.fileno() < 0 else errno.EINVAL)
+                        isClosed = self.fileno() < 0 and not listening.isShut
+                        raise failure(errno.EBADF if isClosed else errno.EINVAL)
                     try:
                         if listening.alone:
                             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
@@ -640,6 +643,7 @@ class socket(kernel.socket, metaclass=_Sockets):
         listening = self.sdp
         if isinstance(listening, Listening) and how in (kernel.SHUT_RD, kernel.SHUT_RDWR):
             # Linux: the socket listens no more, and accept() fails.  SHUT_WR leaves it as it is.
+            listening.isShut = True
             self._drop()
             if listening.alone:
                 return
