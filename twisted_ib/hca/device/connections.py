@@ -392,8 +392,8 @@ class Services:
                     # It gets no more events, and both refer to each other, a cycle for the garbage
                     # collector.
                     connection.user = None
-                    # IBTA vol. 1 12.6.7.2, reason 6: the REP was for who had given up.  Where nothing is lost,
-                    # and no RTU says that it was not, this side is ready already.
+                    # IBTA vol. 1 12.6.7.2, reason 6: the REP was for who had given up.  Where nothing is
+                    # lost, and no RTU says that it was not, this side is ready already.
                     isGivenUp = (
                         isinstance(message, REJ) and message.reason == RejectReason.INVALID_COMMUNICATION_ID
                     )

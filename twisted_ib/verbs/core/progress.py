@@ -39,10 +39,15 @@ _LINKS: Final = range(limits.WORK_QUEUE_DEPTH)
 giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 
-class Watcher(Wakes, Protocol):
+class Watcher(Protocol):
     """
     A program that watches a descriptor, and drives when that is readable.
     """
+
+    def wake(self) -> None:
+        """
+        Make it readable: somebody has to drive.
+        """
 
     def settle(self) -> None:
         """
