@@ -5,14 +5,14 @@ Tests for L{twisted_ib.blocking.select}.
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
+import resource
 import select as kernelSelect
 import socket as kernel
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 from tests.blocking.case import BlockingTestCase
 from tests.support.calls import called, requireReplaceable
@@ -73,23 +73,91 @@ class NestedTests(BlockingTestCase):
 
     def test_failed(self) -> None:
         """
-        A wait that could not begin, as the process has no descriptor left, is no longer one for an object.
+        A wait that could not begin is no longer one for an object, nor for one in that.
         """
         one, _ = self.pair(offloading, offloading)
-        inner = select.epoll()
-        self.addCleanup(inner.close)
-        for each in one, self.server(offloading):
-            inner.register(each, select.EPOLLIN)
+        inner, outer = select.epoll(), select.epoll()
+        for each in inner, outer:
+            self.addCleanup(each.close)
+        inner.register(one, select.EPOLLIN)
+        outer.register(inner, select.EPOLLIN)
         poller = select.poll()
-        poller.register(inner, select.POLLIN)
+        poller.register(outer, select.POLLIN)
         self.assertEqual(poller.poll(0), [])
 
-        def fail() -> None:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        def fail(*_: object) -> None:
+            raise MemoryError
 
-        self.patch(waits, "_epoll", fail)
-        self.assertRaises(OSError, poller.poll, 0)
-        self.assertEqual((inner._waiting, inner._around), (0, []))
+        for where, name in (inner, "_wants"), (waits, "pollerOf"):
+            with patch.object(where, name, fail):
+                self.assertRaises(MemoryError, poller.poll, 0)
+            for each in inner, outer:
+                self.assertEqual((each._waiting, each._around), (0, []))
+
+    def atLimit(self, call: Callable[[], list[int]]) -> list[int]:
+        """
+        Return what a call returns while the process has no descriptor left.
+        """
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        taken = [os.dup(self.loop.reactor.descriptor)]
+        try:
+            top = max(map(int, os.listdir("/proc/self/fd")))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (top + 1, before[1]))
+            with self.assertRaises(OSError):
+                while True:
+                    taken.append(os.dup(taken[0]))
+            return call()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            for each in taken:
+                os.close(each)
+
+    def test_noDescriptor(self) -> None:
+        """
+        A wait for an object that has a listener, whose clients come by TCP, too, takes no descriptor: it
+        begins where the process has none left, and the object is ready for both kinds of clients.
+        """
+        for made, module in (kernel, kernelSelect), (offloading, select):
+            listener, (one, _) = self.server(made), self.pair(made, made)
+            inner: Any = module.epoll()
+            self.addCleanup(inner.close)
+            for each in listener, one:
+                inner.register(each, module.EPOLLIN)
+            # The loop has its descriptors by then.
+            self.assertEqual(inner.poll(0), [])
+            for kind in "select", "poll", "epoll", "nested":
+                wait, _ = self.outer(kind, module, inner)
+                self.assertEqual(wait(0), [])
+                self.assertEqual(self.atLimit(lambda: wait(0)), [], kind)  # noqa: B023
+                for client in (kernel,) if made is kernel else (kernel, offloading):
+                    waiting = self.inThread(wait, HANG_SECONDS)
+                    calling = self.inThread(self.client, listener, client)
+                    self.assertEqual(waiting.result(HANG_SECONDS), [1], kind)
+                    self.assertEqual(wait(0), [1], kind)
+                    self.assertEqual(inner.poll(0), [(listener.fileno(), 1)])
+                    listener.accept()[0].close()
+                    calling.result(HANG_SECONDS).close()
+                    self.assertEqual(wait(0), [], kind)
+
+    def test_both(self) -> None:
+        """
+        A listener that is waited for itself, and as a part of an object, is ready as each of them.
+        """
+        for made, module in (kernel, kernelSelect), (offloading, select):
+            listener, (one, _) = self.server(made), self.pair(made, made)
+            inner: Any = module.epoll()
+            self.addCleanup(inner.close)
+            for each in listener, one:
+                inner.register(each, module.EPOLLIN)
+            poller = module.poll()
+            poller.register(inner, module.POLLIN)
+            for own, found in (module.POLLOUT, []), (module.POLLIN, [(listener.fileno(), 1)]):
+                poller.register(listener, own)
+                self.assertEqual(poller.poll(0), [])
+                client = self.client(listener, kernel)
+                self.assertEqual(sorted(poller.poll()), sorted([*found, (inner.fileno(), 1)]))
+                listener.accept()[0].close()
+                client.close()
 
     def test_closedByNumber(self) -> None:
         """
@@ -227,7 +295,90 @@ class NestedTests(BlockingTestCase):
             self.addCleanup(foreign.close)
             self.assertIs(blocking.pollers[second.fileno()](), second)
             del first
-            self.assertIs(blocking.pollers[second.fileno()](), second)
+            number = second.fileno()
+            same, other = select.epoll.fromfd(number), os.dup(number)
+            self.assertIs(blocking.pollers[number](), second)
+            same.close()
+            # Its descriptor again.
+            os.dup2(other, number)
+            os.close(other)
+
+    def test_closedByThread(self) -> None:
+        """
+        A close waits until another thread, which looks at what the object has, is done with that.
+        """
+        inner = select.epoll()
+        held: list[bool] = []
+
+        class Lock:
+            """
+            Tells what is there when it is taken and given back.
+            """
+
+            def __enter__(self) -> None:
+                held.append(inner.closed)
+
+            def __exit__(self, *_: object) -> None:
+                held.append(inner.closed and not inner._masks)
+
+        inner.register(self.server(kernel), select.EPOLLIN)
+        inner._lock = Lock()  # type: ignore[assignment]
+        inner.close()
+        self.assertEqual(held, [False, True])
+
+    def test_followed(self) -> None:
+        """
+        What another thread registers amid a wait is waited for by that: a socket, a file of the kernel's, and
+        an object, also what that has later.
+        """
+
+        def register(module: Any, skt: Any, outer: Any) -> None:
+            outer.register(skt, module.EPOLLIN)
+
+        def registerObject(module: Any, skt: Any, outer: Any) -> None:
+            inner = module.epoll()
+            inners.append(inner)
+            self.addCleanup(inner.close)
+            outer.register(inner, module.EPOLLIN)
+            if module is select:
+                waitUntil(lambda: inner._waiting)
+            inner.register(skt, module.EPOLLIN)
+
+        def replaceObject(module: Any, skt: Any, outer: Any) -> None:
+            former = inners[-1]
+            number = former.fileno()
+            former.close()
+            while (inner := module.epoll()).fileno() != number:
+                # Another thread has taken that.
+                self.addCleanup(inner.close)
+            self.addCleanup(inner.close)
+            outer.register(inner, module.EPOLLIN)
+            if module is select:
+                waitUntil(lambda: inner._waiting)
+            inner.register(skt, module.EPOLLIN)
+
+        inners: list[Any] = []
+        acts = (register, False), (register, True), (registerObject, False), (replaceObject, False)
+        for act, isKernels in acts:
+            for made, module in (kernel, kernelSelect), (offloading, select):
+                (quiet, _), (one, other) = (self.pair(made, made) for _ in range(2))
+                if isKernels:
+                    one, other = kernel.socketpair()
+                    for each in one, other:
+                        self.addCleanup(each.close)
+                outer = module.epoll()
+                self.addCleanup(outer.close)
+                outer.register(quiet, module.EPOLLIN)
+                if act is replaceObject:
+                    inners.append(module.epoll())
+                    outer.register(inners[-1], module.EPOLLIN)
+                waiting = self.inThread(outer.poll, HANG_SECONDS)
+                if made is offloading:
+                    waitUntil(lambda: self.loop.sleeping)
+                act(module, one, outer)
+                other.sendall(b"x")
+                self.assertEqual([events for _, events in waiting.result(HANG_SECONDS)], [1])
+        self.assertEqual((inners[1]._waiting, inners[1]._around), (0, []))
 
 
 class ErrorTests(BlockingTestCase):

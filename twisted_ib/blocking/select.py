@@ -279,10 +279,11 @@ class epoll:
     def close(self) -> None:
         if not self.closed and pollers.get(number := self.fileno(), lambda: None)() is self:
             del pollers[number]
-        self._kernel.close()
-        self._masks.clear()
-        # Its number may be another file's from now on.
-        self._beside = _DRIVEN
+        # Another thread may be amid a call; and the number may be another file's from now on.
+        with self._lock:
+            self._kernel.close()
+            self._masks.clear()
+            self._beside = _DRIVEN
 
     def __enter__(self) -> epoll:
         if self.closed:
@@ -387,7 +388,6 @@ class epoll:
                 waits.refuse(timeout)
             deadline = (now or monotonic()) + timeout if timeout else 0.0
         while True:
-            # A thread that registers has the lock until both know of it.
             with self._lock:
                 ours = waits.socketsOf(self._masks)
                 for descriptor in taken.keys() - ours.keys() - returning:

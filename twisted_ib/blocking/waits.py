@@ -19,7 +19,7 @@ from twisted_ib.blocking.descriptors import held, offloaded
 from twisted_ib.blocking.loop import theLoop as theLoop
 
 # This module is imported late: the kernel's name may stand for another by now (L{twisted_ib.blocking.patch}).
-from twisted_ib.blocking.select import _NUMBERS, _descriptor, _epoll, _poll, _select, epoll, pollers
+from twisted_ib.blocking.select import _NUMBERS, _descriptor, _poll, _select, epoll, pollers
 from twisted_ib.drive.turn import Found
 from twisted_ib.drive.turn import Idle as Idle
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     Wanted = Callable[[], tuple[Iterable[tuple[int, int]], Iterable[tuple[int, int]]]]
 
 _IN, _OUT, _ERR, _HUP = kernel.POLLIN, kernel.POLLOUT, kernel.POLLERR, kernel.POLLHUP
+#: Events that nobody asks for.
+_ALWAYS: Final = _ERR | _HUP | kernel.POLLNVAL
 #: Waits that are over at once, of which one serves the devices too; a power of two.
 SERVED_EVERY: Final = 16
 #: Seconds after which such a wait serves them whatever their count: a program may sleep between its waits.
@@ -164,10 +166,10 @@ class Watch:
         self.shared = list(others)
         #: Whether these have changed since.
         self.isStale = False
-        #: The epoll objects that are looked through, by descriptor; and objects of the kernel that wait for
-        #: those of their descriptors that the kernel is asked for as well, by their own, with the former's.
-        self.nested: list[tuple[int, epoll]] = []
-        self.proxies: dict[int, tuple[int, kernel.epoll]] = {}
+        #: The epoll objects that are looked through; and what the kernel is to be asked for in their place,
+        #: with its events and the descriptor of the object.
+        self.nested: list[epoll] = []
+        self.inner: list[tuple[int, int, int]] = []
         self.around = self if around is None else around
         try:
             for descriptor, mask in wanted:
@@ -203,31 +205,42 @@ class Watch:
         poller = None if reference is None or not mask & _IN else reference()
         if poller is None or not _isEpoll(descriptor):
             return
-        self.around.nested.append((descriptor, poller))
+        self.around.nested.append(poller)
         inner = Watch(poller.enter(self.around), (), settles, self.around)
         self.sockets += [(descriptor, skt, asked | _WITHIN) for _, skt, asked in inner.sockets]
-        if inner.shared:
-            proxy = _epoll()
-            for at, asked in dict(inner.shared).items():
-                # Another thread may have closed it.
-                with suppress(OSError):
-                    proxy.register(at, asked)
-            self.shared.append((proxy.fileno(), _IN))
-            self.proxies[proxy.fileno()] = descriptor, proxy
+        self.inner += [(at, asked, descriptor) for at, asked, *_ in (*inner.shared, *inner.inner)]
 
     def leave(self) -> None:
         """
         The wait is over.
         """
         while self.nested:
-            self.nested.pop()[1].leave(self)
+            self.nested.pop().leave(self)
+
+    def poller(self) -> kernel.poll:
+        """
+        Return the kernel's object for all that it is asked for.
+        """
+        masks = dict(self.shared)
+        for at, asked, _ in self.inner:
+            # Another thread may have closed it.
+            with suppress(OSError):
+                os.fstat(at)
+                masks[at] = masks.get(at, 0) | asked
+        return pollerOf([*masks.items()])
 
     def outward(self, others: Found) -> Found:
         """
-        Return the kernel's events, those of its objects that stand for an epoll object's as that one's.
+        Return the kernel's events, those of what an epoll object has as that one's.
         """
-        found = {self.proxies[at][0] if at in self.proxies else at: events for at, events in others}
-        return list(found.items())
+        events, found = dict(others), {}
+        for at, asked in self.shared:
+            if has := events.get(at, 0) & (asked | _ALWAYS):
+                found[at] = has
+        for at, asked, descriptor in self.inner:
+            if events.get(at, 0) & (asked | _ERR | _HUP):
+                found[descriptor] = found.get(descriptor, 0) | _IN
+        return [*found.items()]
 
     def ready(self) -> bool:
         """
@@ -247,11 +260,10 @@ class Watch:
         if not isStale():
             return False
         fresh = Watch(*wanted(), False)
-        self.sockets, self.isStale = fresh.sockets, set(fresh.shared) != set(self.shared)
-        if fresh.nested or self.nested:
-            # What is within is looked through anew.
-            self.isStale = True
-            fresh.leave()
+        self.sockets = fresh.sockets
+        # What is within is looked through anew.
+        self.isStale = bool(fresh.nested or self.nested) or set(fresh.shared) != set(self.shared)
+        fresh.leave()
         return self.ready()
 
     def events(self) -> dict[int, int]:
@@ -305,7 +317,7 @@ def wait(
         while True:
             watch = Watch(*wanted())
             try:
-                poller = pollerOf(watch.shared) if watch.shared else None
+                poller = watch.poller() if watch.inner else pollerOf(watch.shared) if watch.shared else None
                 ready = watch.ready if isStale is None else partial(watch.follow, wanted, isStale)
                 # That gives the interpreter away: not before the sleep if other threads want it.
                 looks = not loop.driven.inThreads
@@ -320,8 +332,10 @@ def wait(
                 by, others = loop.reactor.kernelFound or (None, [])
                 if poller is None or by is not poller or not others:
                     others = [] if poller is None or (sleeps and looks and found) else poller.poll(0)
+                if watch.inner:
+                    others = watch.outward(others)
                 if found or others or not inTime:
-                    return found, watch.outward(others) if watch.proxies else others
+                    return found, others
             finally:
                 if watch.nested:
                     watch.leave()
