@@ -4,6 +4,7 @@ The common parts of the tests of blocking sockets: a loop of their own, pairs of
 
 from __future__ import annotations
 
+import errno
 import os
 import socket as kernel
 import tempfile
@@ -93,6 +94,17 @@ class BlockingTestCase(SynchronousTestCase):
         """
         connection = made.create_connection(listener.getsockname(), timeout=HANG_SECONDS)
         self.addCleanup(connection.close)
+        return connection
+
+    def connecting(self, address: Any, made: Any = offloading) -> Any:
+        """
+        Return a socket that does not block, and connects to an address.
+        """
+        connection = made.socket()
+        self.addCleanup(connection.close)
+        connection.setblocking(False)
+        number = connection.connect_ex(address)
+        self.assertIn(number, (0, errno.EINPROGRESS))
         return connection
 
     def pair(self, made: Any = offloading, accepting: Any = offloading) -> tuple[Any, Any]:

@@ -247,10 +247,7 @@ class ObjectTests(Case):
         for made in (socket, offloading):
             listener = self.server(made)
             for address in (listener.getsockname(), nobody):
-                one = made.socket()
-                self.addCleanup(one.close)
-                one.setblocking(False)
-                one.connect_ex(address)
+                one = self.connecting(address, made)
                 for poller in (select.poll(), select.epoll()):
                     poller.register(one, _OUT)
                     (found,) = poller.poll()
@@ -270,10 +267,7 @@ class ObjectTests(Case):
             nobody = probe.getsockname()
         for made in (socket, offloading):
             for mask in (_IN, _OUT, _IN | _OUT, 0):
-                one = made.socket()
-                self.addCleanup(one.close)
-                one.setblocking(False)
-                one.connect_ex(nobody)
+                one = self.connecting(nobody, made)
                 poller = select.poll()
                 poller.register(one, mask)
                 said.append([events for _, events in poller.poll()])

@@ -252,10 +252,7 @@ class NestedTests(BlockingTestCase):
         """
         for made in offloading, kernel:
             listener = self.server(made)
-            connection = offloading.socket()
-            self.addCleanup(connection.close)
-            connection.setblocking(False)
-            connection.connect_ex(listener.getsockname())
+            connection = self.connecting(listener.getsockname())
             with select.epoll() as inner:
                 inner.register(connection, select.EPOLLOUT)
                 wait, _ = self.outer("poll", select, inner)
@@ -711,10 +708,7 @@ class SelectTests(BlockingTestCase):
         """
         for made in offloading, kernel:
             listener = self.server(made)
-            connection = offloading.socket()
-            self.addCleanup(connection.close)
-            connection.setblocking(False)
-            connection.connect_ex(listener.getsockname())
+            connection = self.connecting(listener.getsockname())
             waiting = self.inThread(select.select, [connection], [], [])
             accepted, _ = listener.accept()
             self.addCleanup(accepted.close)

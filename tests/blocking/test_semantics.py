@@ -673,10 +673,7 @@ class AsOverTCPTests(BlockingTestCase):
         Behind a connect that did not block the next one succeeds, and the one behind that is EISCONN.
         """
         listener = self.server()
-        one = offloading.socket()
-        self.addCleanup(one.close)
-        one.setblocking(False)
-        self.assertEqual(one.connect_ex(listener.getsockname()), errno.EINPROGRESS)
+        one = self.connecting(listener.getsockname())
         waitUntil(lambda: offloadingSelect.select([], [one], [], 0)[1])
         self.assertIsNotNone(one.sdp)
         self.assertEqual([one.connect_ex(listener.getsockname()) for _ in range(2)], [0, errno.EISCONN])

@@ -838,10 +838,7 @@ class ListenTests(BlockingTestCase):
         """
         listener = self.server()
         accepted = self.inThread(echo, listener)
-        skt = offloading.socket()
-        self.addCleanup(skt.close)
-        skt.setblocking(False)
-        self.assertEqual(skt.connect_ex(listener.getsockname()), errno.EINPROGRESS)
+        skt = self.connecting(listener.getsockname())
         from twisted_ib import select
 
         self.assertEqual(select.select([], [skt], [], HANG_SECONDS)[1], [skt])
@@ -861,9 +858,7 @@ class ListenTests(BlockingTestCase):
         """
         listener = self.server()
         accepted = self.inThread(listener.accept)
-        skt = offloading.socket()
-        skt.setblocking(False)
-        self.assertEqual(skt.connect_ex(listener.getsockname()), errno.EINPROGRESS)
+        skt = self.connecting(listener.getsockname())
         made = skt._connecting
         waitUntil(lambda: made.isOver, made.drive)
         self.assertIsNotNone(made.connection)

@@ -375,10 +375,13 @@ class Connection:
         if self.lost and not self.peerEnded:
             number, self.lost = self.lost, 0
             raise failure(number)
-        if not (self.sockets or self.loop.closed):
-            # Another thread has closed it meanwhile: not the end of the process.
-            raise failure(errno.EBADF)
+        if number := self._closedBeside():
+            raise failure(number)
         return b""
+
+    def _closedBeside(self) -> int:
+        # EBADF if another thread has closed it meanwhile; 0 at the end of the process.
+        return 0 if self.sockets or self.loop.closed else errno.EBADF
 
     def _receiveBy(self, size: int, flags: int, timeout: float | None) -> bytes:
         if flags & _OOB:
@@ -590,7 +593,7 @@ class Connection:
         if self.sendsByTCP():
             return Moved()
         number, self.lost = self.lost, 0
-        return failure(number or (errno.EPIPE if self.sockets or self.loop.closed else errno.EBADF))
+        return failure(number or self._closedBeside() or errno.EPIPE)
 
     def sendAll(self, data: Any, flags: int, timeout: float | None) -> None:
         """
