@@ -16,6 +16,7 @@ from time import monotonic, sleep
 from typing import Any, NoReturn, cast
 
 from attrs import evolve
+from twisted.internet.abstract import FileDescriptor
 from twisted.python import threadable
 from zope.interface import Interface
 
@@ -720,6 +721,35 @@ class LoopTests(BlockingTestCase):
         other.sendall(b"x")
         self.assertEqual(leader.result(HANG_SECONDS), b"x")
         self.assertIsNone(self.loop.following.deputy)
+
+    def test_removedGone(self) -> None:
+        """
+        A reader is removed whose descriptor was closed, or has another file's number since, one that can be
+        watched or not.
+        """
+
+        class Reader(FileDescriptor):
+            def __init__(self, descriptor: int) -> None:
+                super().__init__(reactor)
+                self.fileno = lambda: descriptor  # type: ignore[method-assign]
+
+        reactor: Any = self.loop.reactor
+        others = os.pipe()
+        with open(__file__, "rb") as plain:
+            for other in -1, others[0], plain.fileno():
+                ends = os.pipe()
+                reader = Reader(ends[0])
+                reactor.addReader(reader)
+                if other < 0:
+                    os.close(ends[0])
+                else:
+                    os.dup2(other, ends[0])
+                reactor.removeReader(reader)
+                self.assertNotIn(reader, reactor.getReaders())
+                for each in ends[other < 0 :]:
+                    os.close(each)
+        for each in others:
+            os.close(each)
 
     def test_notEntered(self) -> None:
         """

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from socket import socket
 
-#: Errors of epoll_ctl(2) where a program has closed a descriptor, or has another file of its number.
-GONE: Final = (errno.EBADF, errno.ENOENT, errno.EPERM)
+#: Errors of epoll_ctl(2) where a program has closed a descriptor, or has another file of its number; one that
+#: can be watched is ENOENT where it is to be watched no more.
+GONE: Final = (errno.EBADF, errno.EPERM)
 #: Seconds of a sleep at most: C{poll(2)} and C{epoll_wait(2)} count milliseconds in an C{int}.  Who has more
 #: time sleeps again.
 MOST_SECONDS: Final = float(1 << 20)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import select
 from collections import deque
 from collections.abc import Callable
+from errno import ENOENT
 from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
@@ -220,7 +221,7 @@ class DrivenReactor(IBReactor):
         try:
             super()._remove(xer, primary, *others)
         except OSError as error:
-            if error.errno not in GONE:
+            if error.errno not in (*GONE, ENOENT):
                 raise
             primary.discard(xer.fileno())
             primary.intersection_update(self._selectables)

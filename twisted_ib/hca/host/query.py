@@ -26,7 +26,7 @@ from typing import Any
 from attrs import define, field
 
 from twisted_ib import limits
-from twisted_ib.drive.sleeper import awaitReady, unwatch
+from twisted_ib.drive.sleeper import awaitReady, unwatch, watch
 from twisted_ib.errors import HandshakeError, HCAError, PathLostError, ResourceLimitError
 from twisted_ib.hca.host import handshake
 from twisted_ib.hca.host.entries import Entry
@@ -235,8 +235,7 @@ class QueryServer:
 
     def _watch(self) -> None:
         for each in self._listener.fileno(), self._rendezvous.watch:
-            if each >= 0:
-                self._poller.register(each, select.EPOLLIN)
+            watch(self._poller, each, select.EPOLLIN)
 
     def _restore(self) -> None:
         # Make the entry anew, if the run directory was removed or replaced.
