@@ -12,8 +12,9 @@ import fcntl
 import os
 import socket
 import struct
+import sys
 import termios
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any
@@ -241,5 +242,7 @@ class TCPReasons:
         if offset is not None:
             peers[ends] = text, offset
 
-    def _gone(self, user: ref[Any]) -> None:
-        self._page.remove(self._offsets.pop(user))
+    def _gone(self, user: ref[Any], isFinalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # The page's module may have gone before what a program leaves in its own one.
+        if not isFinalizing():
+            self._page.remove(self._offsets.pop(user))

@@ -1157,10 +1157,37 @@ print(isOver, type(connection).__name__, number)
 """
 
 
+#: A process that leaves a connection which has moved to its end, behind that of the package's modules.
+_LEAVES = """
+import os, signal
+import twisted_ib
+signal.alarm(60)
+os.sched_getaffinity = lambda _: {0, 1}
+from twisted_ib import socket
+listener = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(listener.getsockname())
+server, _ = listener.accept()
+with client.sdp.loop:
+    client.sdp.stream.sleeps()
+while client.sdp or server.sdp:
+    for one, other in (client, server), (server, client):
+        one.sendall(b"x")
+        other.recv(1)
+"""
+
+
 class ProcessTests(BlockingTestCase):
     """
     Between two processes.
     """
+
+    def test_left(self) -> None:
+        """
+        A process that ends without a close of what has moved says nothing.
+        """
+        child = Popen([sys.executable, "-c", _LEAVES], stderr=PIPE, text=True)
+        self.assertEqual(child.communicate(timeout=HANG_SECONDS)[1], "")
+        self.assertEqual(child.returncode, 0)
 
     def test_byItself(self) -> None:
         """
