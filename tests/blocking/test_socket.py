@@ -28,6 +28,7 @@ from twisted_ib import limits
 from twisted_ib import socket as offloading
 from twisted_ib.blocking import connection as connectionModule
 from twisted_ib.blocking import descriptors
+from twisted_ib.blocking import loop as module
 from twisted_ib.blocking.connection import RECEIVE_BYTES, SEND_BYTES, Connection
 from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import BlockingLoop
@@ -43,7 +44,7 @@ from twisted_ib.switch.gainless import (
     Gainless,
 )
 from twisted_ib.switch.listeners import SDPListener
-from twisted_ib.switch.reason import kept, outcomes
+from twisted_ib.switch.reason import LISTENED, kept, outcomes
 
 
 class StreamTests(BlockingTestCase):
@@ -503,8 +504,28 @@ class ListenTests(BlockingTestCase):
         self.patch(SDPListener, "startListening", full)
         listener = self.server()
         self.assertEqual(counters["switch_fallback_listen"], 1)
-        with self.client(listener) as client, listener.accept()[0]:
+        with self.client(listener) as client, listener.accept()[0] as made:
             self.assertIsNone(client.sdp)
+            texts = [str(kept[each].fallback) for each in (listener, made)]
+        for each in texts:
+            self.assertRegex(each, f"^SDP: .*{os.strerror(errno.EMFILE)}$")
+
+    def test_given(self) -> None:
+        """
+        A socket that listened when the program was given it (LISTEN_FDS) is TCP's, as its connections are,
+        and says so; where a rule wants TCP, that is the reason.
+        """
+        for verdict in "both", "tcp":
+            self.rules(f"use {verdict} server * *:*\n")
+            loop = BlockingLoop()
+            self.addCleanup(loop.close)
+            self.patch(module, "_loop", loop)
+            listener = offloading.socket(fileno=self.server(kernel).detach())
+            self.addCleanup(listener.close)
+            for _ in range(2):
+                with self.client(listener), listener.accept()[0] as made:
+                    said = [each in kept and kept[each].fallback for each in (listener, made)]
+                self.assertEqual(said, [LISTENED if verdict == "both" else False] * 2)
 
     def test_backlog(self) -> None:
         """

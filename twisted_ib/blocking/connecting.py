@@ -22,6 +22,7 @@ from twisted_ib.internet.failures import osError
 from twisted_ib.switch.connecting import Attempt
 from twisted_ib.switch.reason import (
     EXPLICIT,
+    LISTENED,
     Decision,
     Fallback,
     Reason,
@@ -346,7 +347,11 @@ def acceptedDirect(skt: socket, made: kernel.socket) -> None:
 def _countDirect(skt: socket, role: str, address: object, made: kernel.socket | None = None) -> None:
     fallback = skt.stays(skt)
     if fallback is None:
-        carried(TCP, _whyDirect(skt, role, address))
+        why = _whyDirect(skt, role, address)
+        if made is not None and why.fallback is not None:
+            for each in skt, made:
+                keep(each, why)
+        carried(TCP, why)
     elif skt.gettimeout() != 0.0:
         # What does not block is counted by what waits for it.
         stayed(made or skt, fallback)
@@ -360,8 +365,10 @@ def _whyDirect(skt: socket, role: str, address: Any) -> Reason:
     if skt.isDirect:
         return Reason(EXPLICIT, TCP)
     decision = theLoop().reactor.switch.configuration.decide(role, str(address[0]), address[1])
-    fallback = None if decision.verdict == TCP else Fallback(role, "no device")
-    return Reason(decision.where, decision.verdict, TCP, None, fallback)
+    why = Reason(decision.where, decision.verdict, TCP)
+    if decision.verdict != TCP:
+        why.fallback = LISTENED if role == LISTEN else Fallback(role, "no device")
+    return why
 
 
 def target(address: Any, family: int) -> tuple[Any, ...] | None:

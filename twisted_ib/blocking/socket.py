@@ -363,6 +363,8 @@ class socket(kernel.socket, metaclass=_Sockets):
             if listening.join(self):
                 self._carry(listening)
                 loop.disturb()
+            elif listening.why.fallback is not None:
+                keep(self, listening.why)
 
     def accept(self) -> tuple[kernel.socket, Any]:
         listening = self._sdp and self._sdp.part

@@ -46,6 +46,9 @@ ONE_CPU = Fallback("one_cpu", "blocking on one CPU: SDP gains nothing here")
 #: That of a connection whose client has moved it, seen by its server.
 MOVED = Fallback("moved", "its client blocks and gains nothing over SDP, and has moved it")
 
+#: That of a port which another program has told to listen (LISTEN_FDS).
+LISTENED = Fallback("listen", "it listened when it was given")
+
 
 def remote(host: str) -> Fallback:
     """

@@ -19,7 +19,7 @@ from tests.support.waiting import HANG_SECONDS
 from tests.tools.run.case import RunTestCase
 from twisted_ib import limits
 from twisted_ib.switch import reason
-from twisted_ib.switch.reason import Fallback, Reason, carried
+from twisted_ib.switch.reason import LISTENED, Fallback, Reason, carried
 from twisted_ib.tools.run.run import parseArguments
 from twisted_ib.tools.run.summary import sentence, summary
 
@@ -227,21 +227,28 @@ class SummaryTests(RunTestCase):
 
     def test_given(self) -> None:
         """
-        A port that another program has told to listen (LISTEN_FDS) has no SDP; nobody has asked for TCP.
+        A port that another program has told to listen (LISTEN_FDS) has no SDP; nobody has asked for TCP,
+        as the port and its connections say.
         """
         program = (
             "import socket, sys\n"
             "listener = socket.socket(fileno=int(sys.argv[1]))\n"
-            "listener.accept()[0].close()\n"
+            "made = listener.accept()[0]\n"
+            "from twisted_ib.switch.reason import kept\n"
+            "print(*(kept[each].fallback for each in (listener, made)), sep='; ')\n"
         )
         with socket.create_server(("127.0.0.1", 0)) as listener:
             number = listener.fileno()
             words = ("-q", "--summary", "-c", program, str(number))
             process = self.running(*words, pass_fds=[number])
             socket.create_connection(listener.getsockname()).close()
+        text = str(LISTENED)
         self.assertEqual(
-            process.communicate(timeout=HANG_SECONDS)[1],
-            "ib-run: 0 of 1 connection went over SDP; 1 over TCP: 1 to ports without SDP\n",
+            process.communicate(timeout=HANG_SECONDS),
+            (
+                f"{text}; {text}\n",
+                "ib-run: 0 of 1 connection went over SDP; 1 over TCP: 1 to ports without SDP\n",
+            ),
         )
 
     def test_forked(self) -> None:

@@ -272,7 +272,7 @@ def _count(skt: kernel.socket, made: kernel.socket, why: Reason | None = None) -
     if _isAmidImport():
         _uncounted.append(made)
         return
-    from twisted_ib.switch.reason import EXPLICIT, SOCKET, Fallback, Reason, carried, kept, stayed
+    from twisted_ib.switch.reason import EXPLICIT, LISTENED, SOCKET, Fallback, Reason, carried, kept, stayed
 
     while _uncounted:
         stayed(
@@ -286,10 +286,8 @@ def _count(skt: kernel.socket, made: kernel.socket, why: Reason | None = None) -
         kept[made] = why
         carried("tcp", why)
     elif fallback is None and made is not skt and not getattr(skt, "isDirect", False):
-        from twisted_ib.configuration.words import LISTEN
-
         # It was never told to: another program has, which has given it (LISTEN_FDS).
-        why = Reason("default", "both", "tcp", fallback=Fallback(LISTEN, "it listened when it was given"))
+        why = kept[skt] = kept[made] = Reason("default", "both", "tcp", fallback=LISTENED)
         carried("tcp", why)
     elif fallback is None:
         carried("tcp", Reason(EXPLICIT, "tcp"))
