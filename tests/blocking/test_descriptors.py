@@ -70,6 +70,15 @@ class Case(BlockingTestCase):
         one.settimeout(None)
         return one, other
 
+    def staying(self) -> tuple[Any, Any]:
+        """
+        The same; the connection cannot move to TCP, as the second has a duplicate.
+        """
+        one, other = self.over()
+        copy = other.dup()
+        self.addCleanup(copy.close)
+        return one, other
+
     def saying(self, call: Any, *arguments: Any, **options: Any) -> Any:
         """
         Return what a call returns, or the number or the type of its error.
@@ -365,11 +374,11 @@ class ForeignTests(Case):
 
     def test_process(self) -> None:
         """
-        No process is started that would get a connection.
+        No process is started that would get a connection which cannot move.
         """
         command = [sys.executable, "-c", ""]
         for option in ("stdin", "stdout", "stderr", "pass_fds"):
-            one, other = self.over()
+            one, other = self.staying()
             with patched():
                 given = {option: [one.fileno()] if option == "pass_fds" else one}
                 error = self.assertRaises(OSError, subprocess.Popen, command, **given)
@@ -385,7 +394,7 @@ class ForeignTests(Case):
         """
         program, words = sys.executable, [sys.executable, "-c", _ACCEPTS]
         for spawn in ("posix_spawn", "posix_spawnp"):
-            one, other = self.over()
+            one, other = self.staying()
             given = [(os.POSIX_SPAWN_DUP2, one.fileno(), 0)]
             with patched():
                 error = self.assertRaises(OSError, getattr(os, spawn), program, words, {}, file_actions=given)
@@ -406,9 +415,9 @@ class ForeignTests(Case):
 
     def test_rights(self) -> None:
         """
-        No connection is sent over a UNIX socket; a file is.
+        No connection that cannot move is sent over a UNIX socket; a file is.
         """
-        one, other = self.over()
+        one, other = self.staying()
         ends = self.plainPair()
         with patched(), tempfile.TemporaryFile() as file:
             from_, to = (socket.socket(fileno=each) for each in ends)

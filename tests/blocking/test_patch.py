@@ -236,7 +236,8 @@ class PatchTests(BlockingTestCase):
 
     def test_spawned(self) -> None:
         """
-        A bound socket is given to a process that is spawned, and is TCP's in both; a connection is not.
+        A bound socket is given to a process that is spawned, and is TCP's in both; a connection that cannot
+        move is not.
         """
         with patched():
             bound = socket.socket()
@@ -246,7 +247,10 @@ class PatchTests(BlockingTestCase):
             answering.start()
             self.addCleanup(answering.join)
             waitUntil(lambda: self.answers(bound.getsockname()))
-            one, _ = self.pair()
+            one, other = self.pair()
+            # Else it moves.
+            copy = other.dup()
+            self.addCleanup(copy.close)
             self.assertRaises(TypeError, ForkingPickler.dumps, one)
             # What the kernel has connected is given as always.
             with socket.create_connection(bound.getsockname()) as carried:

@@ -16,13 +16,15 @@ from twisted.internet.abstract import isIPAddress, isIPv6Address
 
 from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
-from twisted_ib.blocking.moving import ask
+from twisted_ib.blocking.moving import answered, ask, asked, given
 from twisted_ib.configuration.words import CONNECT, LISTEN, SDP, TCP
 from twisted_ib.internet.failures import osError
 from twisted_ib.switch.connecting import Attempt
 from twisted_ib.switch.reason import (
     EXPLICIT,
+    GIVEN,
     LISTENED,
+    TLS,
     Decision,
     Fallback,
     Reason,
@@ -59,13 +61,22 @@ class BlockingClient(RedirectedClient):
     connector: SwitchedConnecting
 
     def suspended(self, descriptor: int) -> bool:
-        return descriptor < 0 and self.connector.suspended()
+        return answered(self) if descriptor < 0 else self.connector.asked(self, descriptor)
 
     def sleeps(self) -> None:
         self.connector.sleeps()
 
     def secured(self) -> None:
         self.connector.secured()
+
+    def given(self) -> None:
+        self.connector.given()
+
+    def give(self, connection: Connection) -> bool:
+        """
+        See L{Connection.give}.
+        """
+        return given(connection)
 
 
 class Connecting:
@@ -179,7 +190,7 @@ class SwitchedConnecting(Connecting):
         super().__init__(loop, address)
         self._bound = bound
         #: Those of the device before the connection.
-        self._sleeps, self._isSecured = 0, False
+        self._sleeps, self._hasLeft = 0, False
         self.attempt = Attempt(loop.reactor.switch, self)
         self.why = self.attempt.why
         self.attempt.begin(address[0], address[1], timeout, True)
@@ -209,7 +220,7 @@ class SwitchedConnecting(Connecting):
         # The switch learns whether the connection has gained from SDP.
         super().connectionLost(reason)
         transport, self.transport = self.transport, None
-        if transport is not None and not self._isSecured:
+        if transport is not None and not self._hasLeft:
             sent, received, *_ = transport.traffic()
             channel = transport.channel
             # The device's, of which each connection has its part.
@@ -227,9 +238,19 @@ class SwitchedConnecting(Connecting):
         """
         TLS begins on the connection.
         """
-        if self.attempt.why.verdict != SDP and self.reactor.switch.configuration.policy.timeouts.short:
-            self._isSecured = True
-            self._gainsNothing(self.reactor.switch.candidates.gainless.secured)
+        if self.reactor.switch.configuration.policy.timeouts.short:
+            self._leave(TLS)
+
+    def given(self) -> None:
+        """
+        Another process is about to be given the connection's descriptor.
+        """
+        self._leave(GIVEN)
+
+    def _leave(self, why: Fallback) -> None:
+        if self.attempt.why.verdict != SDP:
+            self._hasLeft = True
+            self._gainsNothing(partial(self.reactor.switch.candidates.gainless.leaves, why))
 
     def _gainsNothing(self, learn: Callable[[str, int, float], Fallback]) -> None:
         why = learn(*self.attempt.address, self.reactor.seconds())
@@ -239,21 +260,22 @@ class SwitchedConnecting(Connecting):
         if connection.move is not None:
             connection.move.look()
         elif self.attempt.why.verdict != SDP:
-            ask(connection, transport, partial(self._moved, transport, why))
+            ask(connection, transport, partial(self._moved, transport, why), why is GIVEN)
+
+    def asked(self, transport: BlockingClient, descriptor: int) -> bool:
+        """
+        The server, which gives its end to another process, asks to move.
+
+        @param descriptor: This end of TCP.
+        @return: Whether that is taken care of, and the descriptor with it.
+        """
+        moved = partial(self._moved, transport, GIVEN)
+        return self.attempt.why.verdict != SDP and asked(transport, descriptor, moved)
 
     def _moved(self, transport: RedirectedClient, why: Fallback, skt: socket) -> None:
         # The end of its transport is not that of the connection: see connectionLost().
         self.transport = None
         self.reactor.switch.moved(transport, why, self.attempt.address, skt)
-
-    def suspended(self) -> bool:
-        """
-        The peer has answered that it moves.
-
-        @return: Whether that is the first answer to a question.
-        """
-        move = None if self.connection is None else self.connection.move
-        return move is not None and move.answered()
 
     def overTCP(self) -> None:
         self.isOver = True

@@ -172,6 +172,16 @@ class Connection:
         """
         return self.move is not None and self.move.awaitAnswer()
 
+    def give(self) -> bool:
+        """
+        Another process is about to be given the descriptor.
+
+        @return: Whether it may: the kernel has it now.
+        """
+        # Streams of AF_IB have none: there is no TCP.
+        give: Callable[[Connection], bool] = getattr(self.stream, "give", Connection.awaitMove)
+        return not self.loop.forked and give(self)
+
     def writeConnectionLost(self) -> None:
         pass  # The DisConn has left.
 

@@ -572,7 +572,7 @@ def keep(descriptors: Iterable[object]) -> None:
         part = partOf(each)
         if part is not None and part.listens:
             part.give()
-        elif part is not None:
+        elif part is not None and not part.give():
             with part.loop:
                 part.close(True)
             text = "its connection is over SDP: useTCP() before connect() or listen(), or have a rule tcp"

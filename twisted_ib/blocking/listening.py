@@ -10,7 +10,7 @@ import os
 import select
 import socket as kernel
 from collections import deque
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from twisted.internet.protocol import Factory
@@ -18,12 +18,12 @@ from twisted.python.failure import Failure
 
 from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.descriptors import Offloaded, offloaded
-from twisted_ib.blocking.moving import asked
+from twisted_ib.blocking.moving import answered, ask, asked, given
 from twisted_ib.blocking.select import Poll, poll
-from twisted_ib.configuration.words import TCP
+from twisted_ib.configuration.words import SDP, TCP
 from twisted_ib.drive.process import life
 from twisted_ib.switch.listeners import SocketListeners
-from twisted_ib.switch.reason import Fallback, carried, kept
+from twisted_ib.switch.reason import GIVEN, Fallback, carried, kept
 from twisted_ib.switch.serverclient import RedirectedServer
 
 if TYPE_CHECKING:
@@ -90,7 +90,25 @@ class BlockingServer(RedirectedServer):
     server: Listening
 
     def asked(self, descriptor: int) -> bool:
-        return self.server.asked(self.protocol, self, descriptor)
+        return asked(self, descriptor, self.moved)
+
+    def suspended(self, descriptor: int) -> bool:
+        return super().suspended(descriptor) if descriptor >= 0 else answered(self)
+
+    def give(self, connection: Connection) -> bool:
+        """
+        See L{Connection.give}.  If its client cannot move, later ones of what listens come over TCP: its
+        program gives what it accepts.
+        """
+        hasMoved = given(connection)
+        if not hasMoved:
+            self.server.giving()
+        return hasMoved
+
+    def given(self) -> None:
+        connection = self.protocol
+        if self.server.why.verdict != SDP and connection.move is None:
+            ask(connection, self, partial(self.moved, why=GIVEN), True)
 
 
 class Listening(SocketListeners):
@@ -151,22 +169,33 @@ class Listening(SocketListeners):
     def logPrefix(self) -> str:
         return "socket"
 
-    def withdraw(self) -> bool:
+    def giving(self) -> None:
+        """
+        The program gives what it accepts to other processes, and a client could not move to TCP before: the
+        next ones come over TCP, for good, as each that could not would be reset, and those that could gain
+        nothing.  Those that wait for C{accept} stay.
+        """
+        with self.loop:
+            self.withdraw(GIVEN)
+            self._offered = None
+
+    def withdraw(self, why: Fallback = _FORKING) -> bool:
         """
         The process has forked, and nobody here waits for a client: its children may serve them, by TCP.  SDP
         is not offered meanwhile, as nobody would answer.
 
+        @param why: The reason, where it is another one.
         @return: Whether that is so.
         """
         with self.loop:
-            if self.isServed or self.alone or self._at is None:
+            if (self.isServed and why is _FORKING) or self.alone or self._at is None:
                 return False
             # Nor on a device that comes meanwhile.
             self._at, self._offered = None, self._at
             if not self.sdpListeners:
                 return False
             self._closeCompanions(Failure(ConnectionAbortedError()))
-            self.switch.fellBack(self.why, _FORKING, self._address.host, self._address.port)
+            self.switch.fellBack(self.why, why, self._address.host, self._address.port)
             self._showWhy()
             return True
 
@@ -212,19 +241,6 @@ class Listening(SocketListeners):
         Return False: it does not move.
         """
         return False
-
-    def asked(self, connection: object, stream: BlockingServer, descriptor: int) -> bool:
-        """
-        The client of a connection asks to move to TCP.
-
-        @param connection: Its protocol; C{stream}: its transport.
-        @param descriptor: This end of TCP.
-        @return: Whether that is taken care of, and the descriptor with it.
-        """
-        if not isinstance(connection, Connection) or connection.move is not None:
-            return False
-        asked(connection, stream, descriptor)
-        return True
 
     def ready(self) -> bool:
         """

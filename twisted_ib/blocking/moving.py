@@ -2,7 +2,7 @@
 The move of a connection of blocking sockets, which gains nothing over SDP, to the kernel's TCP, between
 processes of one user::
 
-    the end that has connected asks                  the end that has accepted is asked
+    the end that asks, which has connected           the end that is asked, which has accepted
     a descriptor, beside the path              ->
     SuspComm                                   ->    sends by TCP from now on
                                                <-    SuspCommAck
@@ -13,6 +13,10 @@ TCP's connection is one between two sockets that the first end has made; each ta
 at the descriptor.  So no byte overtakes another one: what is behind the mark of a direction comes by TCP.  An
 end that cannot move refuses: it resets what it is given, and all stays as it is.
 
+An end whose descriptor another process is about to be given asks, too, also one that has accepted, if it
+blocks.  All that it has not read yet it sends to itself by TCP before it asks.  A peer that has shut down,
+and sends nothing more over SDP, answers by the end of TCP's other direction.
+
 SDP calls the question and the answer to suspend (L{SDPTransport.suspend
 <twisted_ib.sdp.transport.SDPTransport.suspend>}); the path hands the descriptor over.
 """
@@ -22,6 +26,7 @@ from __future__ import annotations
 import _socket
 import errno
 import os
+import select
 import socket as kernel
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -32,16 +37,18 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted.internet.protocol import Protocol
 
 from twisted_ib.blocking import descriptors
+from twisted_ib.blocking.connection import Connection
 
 # This module is imported late: the kernel's name may stand for another by now (L{twisted_ib.blocking.patch}).
-from twisted_ib.blocking.select import _poll
+from twisted_ib.blocking.select import _IN, _poll
 from twisted_ib.hca.base.machine import Machine, ignored, listed
 from twisted_ib.hca.host.fdpassing import LINGER_RESET, refuse, takeTCP
 from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer, asOverSDP
 
 if TYPE_CHECKING:
-    from twisted_ib.blocking.connection import Connection
     from twisted_ib.blocking.socket import socket
+
+    _Stream = RedirectedClient | RedirectedServer
 
 #: Options that programs set, which go with a connection.
 _OPTIONS: Final = (
@@ -57,6 +64,8 @@ _DESCRIPTORS: Final = 1024
 _PAIR_SECONDS: Final = 0.1
 #: How long a peer is waited for that was asked, and is busy.
 ANSWER_SECONDS: Final = 1.0
+#: And for its first octets: most clients speak first.
+FIRST_SECONDS: Final = 0.02
 _Plain: Final = _socket.socket
 _dup2, _fstat = os.dup2, os.fstat
 
@@ -166,15 +175,16 @@ class Move:
 
     def look(self) -> None:
         """
-        Close this end of TCP if the peer has refused: it has reset it.
+        Close this end of TCP if the peer has refused: it has reset it.  One that sends no more over SDP ends
+        it if it moves.
         """
-        try:
-            if self.mine is not None:
-                self.mine.recv(1, kernel.MSG_PEEK | kernel.MSG_DONTWAIT)
-        except ConnectionResetError:
-            self.drop()
-        except OSError:
-            pass  # There is nothing yet.
+        if self.mine is not None:
+            (poller := _poll()).register(self.mine, select.POLLRDHUP)
+            for _, events in poller.poll(0):
+                if events & select.POLLERR:
+                    self.drop()
+                elif self.connection.peerEnded:
+                    self.answered()
 
     def drop(self) -> None:
         """
@@ -193,33 +203,32 @@ class Move:
         See L{Connection.awaitMove<twisted_ib.blocking.connection.Connection.awaitMove>}.
         """
         connection = self.connection
-        if self._isOpen():
+        if not self._isOver():
             with connection.loop:
                 poller = None
                 if self.mine is not None:
-                    # For the end alone: one that refuses resets it.
-                    (poller := _poll()).register(self.mine, 0)
-                connection.loop.wait(
-                    lambda: not self._isOpen() or connection.over, monotonic() + ANSWER_SECONDS, poller
-                )
+                    # For its end alone: one that refuses resets it.
+                    (poller := _poll()).register(self.mine, select.POLLRDHUP)
+                end = monotonic() + ANSWER_SECONDS
+                connection.loop.wait(self._isOver, end, poller)
                 self.look()
+                # The end of TCP, which is the answer of one that has shut down, overtakes that of SDP.
+                connection.loop.wait(lambda: connection.peerEnded or self._isOver(), end)
+                self.look()
+                # What it has sent before is on its way.
+                connection.loop.wait(self._isOver, end)
                 self.feed(Input.WAITED)
+                # The end over SDP: nobody may drive the loop after this.
+                connection.loop.changed()
         return self.receives() and not connection.inbox.size
 
-    def _isOpen(self) -> bool:
-        return self.state in (State.ASKED, State.ANSWERED)
+    def _isOver(self) -> bool:
+        return self.state not in (State.ASKED, State.ANSWERED) or self.connection.over
 
     def shutdown(self) -> None:
         """
         This end sends no more.
         """
-        try:
-            if self.mine is not None:
-                # The peer has the end there, if it moves before this end does.
-                self.mine.shutdown(kernel.SHUT_WR)
-        except OSError:
-            # It has refused.
-            self.drop()
 
     # -- from then on
 
@@ -297,17 +306,18 @@ class Move:
 
 class Asking(Move):
     """
-    The move at the end that asks, that which has connected.
+    The move at the end that asks.
     """
 
     def __init__(
-        self, connection: Connection, mine: _socket.socket, moved: Callable[[socket], object]
+        self, connection: Connection, mine: _socket.socket, moved: Callable[[socket], object], ahead: bytes
     ) -> None:
         """
         @param moved: Called with the socket once that has moved.
+        @param ahead: Octets of the inbox, its first, that this end of TCP has already.
         """
         super().__init__(connection, mine)
-        self._moved = moved
+        self._moved, self._ahead = moved, ahead
 
     def answered(self) -> bool:
         before = self.state
@@ -318,6 +328,15 @@ class Asking(Move):
             self.connection.stream.whenQuiet(self._mayMove, self._decided)
         return True
 
+    def shutdown(self) -> None:
+        try:
+            if self.mine is not None:
+                # The peer has the end there, if it moves before this end does.
+                self.mine.shutdown(kernel.SHUT_WR)
+        except OSError:
+            # It has refused.
+            self.drop()
+
     def _mayMove(self) -> bool:
         connection, stream = self.connection, self.connection.stream
         if stream is None or self.mine is None or not _isAlone(connection):
@@ -326,11 +345,27 @@ class Asking(Move):
         stream.read()
         return True
 
+    def _comesOnce(self, mine: _socket.socket) -> bool:
+        # What this end of TCP has already is in the inbox, too: it is taken from there.  Where more is behind
+        # it, or another thread has read some of it, it is what the kernel has that nobody is to read.
+        inbox, left = self.connection.inbox, len(self._ahead)
+        if inbox.size == left and inbox.peek(left) == self._ahead:
+            inbox.clear()
+            return True
+        (poller := _poll()).register(mine, _IN)
+        # The peer may have ended it meanwhile, in order or not.
+        with suppress(OSError):
+            while left and poller.poll(_PAIR_SECONDS * 1e3) and (octets := len(mine.recv(left))):
+                left -= octets
+        return not left
+
     def _decided(self, isAllowed: bool) -> None:
         connection, stream = self.connection, self.connection.stream
         if stream is None or connection.descriptor not in descriptors.byDescriptor:
             # It has ended meanwhile, or is closed, and ends as it would have.
             return
+        if isAllowed and self._ahead and self.mine is not None:
+            isAllowed = self._comesOnce(self.mine)
         if not isAllowed:
             # The peer has reset it there, or the program has duplicated the descriptor: nobody can tell the
             # duplicate where the rest is.
@@ -350,22 +385,27 @@ class Asking(Move):
 
 class Asked(Move):
     """
-    The move at the end that is asked, that which has accepted.
+    The move at the end that is asked.
     """
 
-    def __init__(self, connection: Connection, mine: _socket.socket, stream: RedirectedServer) -> None:
+    def __init__(
+        self, connection: Connection, mine: _socket.socket, stream: _Stream, moved: Callable[[socket], object]
+    ) -> None:
+        """
+        @param moved: Called with the socket once that has moved.
+        """
         super().__init__(connection, mine)
-        self._stream = stream
+        self._stream, self._moved = stream, moved
 
     def _close(self, mine: _socket.socket) -> None:
         refuse(mine.detach())
 
     def mayMove(self) -> bool:
         """
-        Return whether this end can: neither end has ended, nor has the program closed it meanwhile.
+        Return whether this end can: the peer has not ended, nor has the program closed it meanwhile.
         """
         connection = self.connection
-        isOpen = connection.stream is not None and not connection.ended and not connection.isShut
+        isOpen = connection.stream is not None and not connection.ended
         return isOpen and self.mine is not None and _isAlone(connection)
 
     def decided(self, isAllowed: bool) -> None:
@@ -376,41 +416,82 @@ class Asked(Move):
         if not (isAllowed and _hasOneDescriptor(connection)):
             self.drop()
         else:
+            isShut = connection.isShut
             self._replace()
-            stream.thread = connection.loop.owner
-            stream.answerSuspend()
-            stream.moved(connection.kernelSocket())
+            skt = connection.kernelSocket()
+            if isShut:
+                # Nothing follows its DisConn: this is the answer.  The peer may have reset it meanwhile.
+                with suppress(OSError):
+                    _Plain.shutdown(skt, kernel.SHUT_WR)
+            else:
+                stream.thread = connection.loop.owner
+                stream.answerSuspend()
+            self._moved(skt)
 
 
-def ask(connection: Connection, stream: RedirectedClient, moved: Callable[[socket], object]) -> None:
+def ask(
+    connection: Connection, stream: _Stream, moved: Callable[[socket], object], isGiven: bool = False
+) -> None:
     """
     Ask the peer of a connection to move, if this end can.
 
     @param stream: The transport, which is quiet.
     @param moved: Called with the socket once that has moved.
+    @param isGiven: Whether what is not read yet is to come by TCP.
     """
-    if connection.ended or not _isAlone(connection) or not _hasOneDescriptor(connection):
+    # What a peer has sent before its end goes along; nothing may follow this end's own.
+    if connection.isShut or (connection.ended and not isGiven):
+        return
+    if not _isAlone(connection) or not _hasOneDescriptor(connection):
         return
     with suppress(OSError):
         mine, theirs = pairOfTCP()
         with closing(theirs):
-            move = connection.move = Asking(connection, mine, moved)
+            ahead = connection.inbox.peek(connection.inbox.size) if isGiven else b""
+            move = connection.move = Asking(connection, mine, moved, ahead)
             stream.thread = connection.loop.owner
-            if not stream.suspend(theirs.fileno()):
+            if not (_takes(theirs, ahead) and stream.suspend(theirs.fileno())):
                 move.drop()
 
 
-def asked(connection: Connection, stream: RedirectedServer, descriptor: int) -> None:
+def _takes(skt: _socket.socket, data: bytes) -> bool:
+    # Whether the kernel takes all of it at once, at the latest with room made for it.
+    sent = 0
+    with suppress(OSError):
+        sent = skt.send(data, kernel.MSG_DONTWAIT)
+        if sent < len(data):
+            skt.setsockopt(kernel.SOL_SOCKET, kernel.SO_SNDBUF, len(data))
+            sent += skt.send(data[sent:], kernel.MSG_DONTWAIT)
+    return sent == len(data)
+
+
+def asked(stream: _Stream, descriptor: int, moved: Callable[[socket], object]) -> bool:
     """
     The peer of a connection asks to move: do so as soon as that can be, or refuse.
 
     @param stream: The transport.
     @param descriptor: This end of TCP.
+    @param moved: Called with the socket once that has moved.
+    @return: Whether that is taken care of, and the descriptor with it.
     """
+    connection: object = stream.protocol
+    if not isinstance(connection, Connection) or connection.move is not None:
+        return False
     mine = takeTCP(descriptor)
     if mine is not None:
-        move = connection.move = Asked(connection, mine, stream)
+        move = connection.move = Asked(connection, mine, stream, moved)
         stream.whenQuiet(move.mayMove, move.decided)
+    return True
+
+
+def answered(stream: _Stream) -> bool:
+    """
+    The peer of a connection has answered that it moves.
+
+    @return: Whether that is the first answer to a question.
+    """
+    move: Move | None = getattr(stream.protocol, "move", None)
+    return move is not None and move.answered()
 
 
 def secured(
@@ -440,6 +521,26 @@ def secured(
                 lambda: connection.stream is None or connection.readable(),
                 monotonic() + min(timeout or ANSWER_SECONDS, ANSWER_SECONDS),
             )
+
+
+def given(connection: Connection) -> bool:
+    """
+    Another process is about to be given the descriptor of a connection: move before, if both ends can.
+
+    @return: Whether the kernel has it now.
+    """
+    with (loop := connection.loop):
+        if isinstance(connection.stream, RedirectedServer):
+            # What a client sends between the question and its answer has no place in TCP's stream.
+            loop.wait(connection.readable, monotonic() + FIRST_SECONDS)
+        loop.poll()
+        isQuiet = loop.wait(
+            lambda: connection.stream is None or connection.stream.isQuiet(), monotonic() + ANSWER_SECONDS
+        )
+        # It may have moved meanwhile, as its client has asked, or ended.
+        if isQuiet and connection.stream is not None:
+            connection.stream.given()
+    return connection.awaitMove()
 
 
 def pairOfTCP() -> tuple[_socket.socket, _socket.socket]:

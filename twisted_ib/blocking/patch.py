@@ -31,7 +31,7 @@ from twisted_ib.hca.host import libc  # noqa: F401
 def _reduce(skt: ourSocket.socket) -> Any:
     # For a process that is spawned, which gets the descriptor: what listens in both goes over TCP.
     skt.useTCP()
-    if skt.sdp is not None:
+    if skt.sdp is not None and not skt.sdp.give():
         raise TypeError(
             f"{skt!r} is SDP's, and this process's alone: call useTCP() before connect() or listen()"
         )

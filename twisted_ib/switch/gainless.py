@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from twisted_ib import limits
 from twisted_ib.configuration.words import TCP
-from twisted_ib.switch.reason import ONE_CPU, Decision, Fallback, decisions
+from twisted_ib.switch.reason import GIVEN, ONE_CPU, TLS, Decision, Fallback, decisions
 from twisted_ib.switch.serverclient import RedirectedClient
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ SHORT_MESSAGES: Final = 16
 GAINLESS_IN_SUCCESSION: Final = 4
 _SHORT_LIVED: Final = Fallback("short_lived", "blocking and short-lived: SDP gains nothing here")
 _ASLEEP: Final = Fallback("asleep", "blocking and mostly asleep: SDP gains nothing here")
-#: OpenSSL does with its own descriptor what takes some hundred functions of Python in memory.
-_TLS: Final = Fallback("tls", "blocking TLS: SDP gains nothing here")
 #: Queue pairs of a device, at most, that are looked at for that: each look asks all of them.
 LEARN_QUEUE_PAIRS: Final = 256
 #: Messages that a device, and one of its connections, has received or sent, at least, before that is judged;
@@ -78,7 +76,7 @@ class Gainless:
     @cvar reasons: Those of what is known here.
     """
 
-    reasons: Final = (_SHORT_LIVED, _ASLEEP, _TLS, ONE_CPU)
+    reasons: Final = (_SHORT_LIVED, _ASLEEP, TLS, GIVEN, ONE_CPU)
 
     def __init__(self) -> None:
         # A message costs several times TCP's.
@@ -112,12 +110,12 @@ class Gainless:
         self._add(host, port, GAINLESS_IN_SUCCESSION, _ASLEEP, now)
         return _ASLEEP
 
-    def secured(self, host: str, port: int, now: float) -> Fallback:
+    def leaves(self, why: Fallback, host: str, port: int, now: float) -> Fallback:
         """
-        Learn from a connection on which TLS begins: one suffices.
+        Learn from a connection on which TLS begins, or that another process is given: one suffices.
         """
-        self._add(host, port, GAINLESS_IN_SUCCESSION, _TLS, now)
-        return _TLS
+        self._add(host, port, GAINLESS_IN_SUCCESSION, why, now)
+        return why
 
     def _add(self, host: str, port: int, count: int, why: Fallback, now: float) -> None:
         forgotten = _enter(self._ports, (host, port), (min(count, GAINLESS_IN_SUCCESSION), why, now))

@@ -43,6 +43,13 @@ class Fallback(NamedTuple):
 #: That of blocking sockets on one CPU, where a wait for an answer takes the CPU from the answer.
 ONE_CPU = Fallback("one_cpu", "blocking on one CPU: SDP gains nothing here")
 
+#: That of blocking TLS: OpenSSL does with its own descriptor what takes some hundred functions of Python in
+#: memory.
+TLS = Fallback("tls", "blocking TLS: SDP gains nothing here")
+
+#: That of a connection whose descriptor another process is given, and of the next ones to its port.
+GIVEN = Fallback("given", "given to other processes: SDP is one process's")
+
 #: That of a connection whose client has moved it, seen by its server.
 MOVED = Fallback("moved", "its client blocks and gains nothing over SDP, and has moved it")
 

@@ -25,7 +25,7 @@ from twisted_ib.limits import SEND_BUFFER
 from twisted_ib.sdp.port import SDPClient, SDPServer
 from twisted_ib.sdp.protocol.machine import State
 from twisted_ib.switch.handle import ConnectionHandle
-from twisted_ib.switch.reason import MOVED
+from twisted_ib.switch.reason import MOVED, Fallback
 
 if TYPE_CHECKING:
     import _socket
@@ -137,12 +137,17 @@ class RedirectedServer(_Handled, SDPServer):
         isOpen = self.connected and not isClosing and self.machine.state is State.ESTABLISHED
         return bool(isOpen and isPlain and isPaced and not isUrgent)
 
-    def moved(self, skt: socket.socket) -> None:
+    def moved(self, skt: socket.socket, why: Fallback = MOVED) -> None:
         """
-        Its client has moved the connection to a socket of TCP.
+        The connection has moved to a socket of TCP, as its client has asked by default.
         """
         port = self.getHost()
-        self.server.switch.moved(self, MOVED, (port.host, port.port), skt)
+        self.server.switch.moved(self, why, (port.host, port.port), skt)
+
+    def given(self) -> None:
+        """
+        Another process is about to be given its descriptor: that of a blocking socket asks to move to TCP.
+        """
 
     def leave(self) -> None:
         """
@@ -463,4 +468,9 @@ class RedirectedClient(_Handled, SDPClient):
     def secured(self) -> None:
         """
         TLS begins on it: likewise.
+        """
+
+    def given(self) -> None:
+        """
+        Another process is about to be given its descriptor: likewise.
         """

@@ -171,8 +171,7 @@ class TransportTests(SynchronousTestCase):
 
     def test_suspended(self) -> None:
         """
-        A server's end asks its port whether it moves, unless a rule has it on SDP; a client's its connector
-        whether it has asked.
+        An end asks its connection whether it has asked; a client's asks its connector whether it moves.
         """
         told: list[Any] = []
 
@@ -182,16 +181,19 @@ class TransportTests(SynchronousTestCase):
 
         for make, port in (BlockingServer, "server"), (BlockingClient, "connector"):
             made: Any = make.__new__(make)
-            made.protocol = "it"
+            made.protocol = SimpleNamespace(move=SimpleNamespace(answered=tell))
             why = SimpleNamespace(verdict="both")
-            setattr(made, port, SimpleNamespace(suspended=tell, asked=tell, why=why))
-            self.assertEqual([made.suspended(5), made.suspended(-1)], [port == "server", port != "server"])
+            setattr(made, port, SimpleNamespace(asked=tell, why=why))
+            self.assertTrue(made.suspended(-1))
             self.assertFalse(SDPTransport.suspended(made, 5))
+            # Its protocol is no connection's.
+            self.assertEqual(made.suspended(5), port != "server")
             why.verdict = "sdp"
-            self.assertEqual([made.suspended(5), made.suspended(-1)], [False, port != "server"])
-            if port == "server":
-                self.assertEqual(told.pop(), ("it", made, 5))
-        self.assertEqual(told, [(), ()])
+            self.assertEqual([made.suspended(5), made.suspended(-1)], [port != "server", True])
+            for made.protocol in SimpleNamespace(move=None), object():
+                self.assertFalse(made.suspended(-1))
+        client = made
+        self.assertEqual(told, [(), (), (), (client, 5), (client, 5), ()])
 
 
 class MovingTests(BlockingTestCase):

@@ -32,6 +32,7 @@ _WORDS = {
     "failed": "whose SDP failed",
     "foreign": "by sockets of a loop of another kind",
     "forking": "by a server that forks after it listens",
+    "given": "whose sockets the program gives to other processes",
     "listen": "to ports without SDP",
     "mapped": "to IPv4 addresses in IPv6",
     "no_device": "without a device",
