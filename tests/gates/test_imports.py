@@ -18,8 +18,9 @@ REACHED = ("aio", "blocking", "drive", "hca", "internet", "ipoib", "rdma", "rds"
 CALLED = {
     "by the program, which connects, listens, patches or asks for it": """
         aio/loop.py EventLoop.create_connection, aio/loop.py EventLoop.create_server,
-        blocking/patch.py _reducePlain, blocking/patch.py _ofTLS, blocking/patch.py _ofReduction,
-        blocking/patch.py _ofConnection, blocking/patch.py _ofServers, blocking/patch.py _ofProcesses,
+        blocking/files.py changeRoot, blocking/patch.py _reducePlain, blocking/patch.py _ofTLS,
+        blocking/patch.py _ofReduction, blocking/patch.py _ofConnection, blocking/patch.py _ofServers,
+        blocking/patch.py _ofProcesses,
         blocking/patch.py patch, blocking/select.py _Waits.__getattr__,
         hca/device/device.py Device.sa, internet/strings.py nearest, internet/strings.py _enter,
         rds/networks.py _relayFor, rds/networks.py _mediumFor,
@@ -50,8 +51,7 @@ CALLED = {
         blocking/tls.py carryOpenSSL""",
     "for ib-ss alone, which is told less if it fails": """
         reactor/socketreport.py SocketReport._isOpen, reactor/socketreport.py SocketReport.appear,
-        reactor/socketreport.py SocketReport._begin, reactor/socketreport.py SocketReport.rows,
-        reactor/socketreport.py _listens""",
+        reactor/socketreport.py SocketReport.rows, reactor/socketreport.py _listens""",
 }
 
 

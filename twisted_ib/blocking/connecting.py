@@ -8,6 +8,7 @@ import _socket
 import errno
 import socket as kernel
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Any, Final
@@ -279,8 +280,9 @@ class SwitchedConnecting(Connecting):
 
     def overTCP(self) -> None:
         self.isOver = True
-        # The process may not answer C{ib-ss}: its threads wait in the kernel.
-        self.reactor.socketReport.showPeer(*self.attempt.address, self.attempt.why)
+        # The process may not answer C{ib-ss}: its threads wait in the kernel.  In a chroot that misses it.
+        with suppress(ImportError):
+            self.reactor.socketReport.showPeer(*self.attempt.address, self.attempt.why)
 
 
 def isTCP(skt: kernel.socket) -> bool:

@@ -45,7 +45,7 @@ from twisted_ib.hca.host.search import closeWithin
 
 _read, _write, _readv, _writev = os.read, os.write, os.readv, os.writev
 _sendfile, _close, _splice = os.sendfile, os.close, getattr(os, "splice", None)
-_closeRange, _dup2 = os.closerange, os.dup2
+_closeRange, _dup2, _chroot = os.closerange, os.dup2, os.chroot
 _setBlocking, _fcntl = os.set_blocking, fcntl.fcntl
 _open, _ioctl = io.open, fcntl.ioctl
 #: The most octets that one C{splice} moves: the size of a pipe (pipe(7)).
@@ -398,6 +398,15 @@ def duplicate(fd: int, fd2: int, inheritable: bool = True) -> int:
     return fd2
 
 
+def changeRoot(path: Any) -> None:
+    """
+    See C{os.chroot}: a server that listens waits for its clients then, by a module that could not be found.
+    """
+    from twisted_ib.blocking import waits  # noqa: F401
+
+    _chroot(path)
+
+
 def closeRange(fd_low: int, fd_high: int, /) -> None:
     """
     See C{os.closerange}.
@@ -563,6 +572,7 @@ CALLS: tuple[tuple[Any, str, Any], ...] = (
     (os, "close", close),
     (os, "dup2", duplicate),
     (os, "closerange", closeRange),
+    (os, "chroot", changeRoot),
     (io, "open", open),
     (builtins, "open", open),
     (os, "set_blocking", setBlocking),

@@ -10,6 +10,7 @@ import os
 import select
 import socket as kernel
 from collections import deque
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -217,7 +218,9 @@ class Listening(SocketListeners):
     def _showWhy(self) -> None:
         self.event = self.event and ()
         self._tellProvider()
-        self.loop.reactor.socketReport.showPeer(self._address.host, self._address.port, self.why, True)
+        with suppress(ImportError):
+            # In a chroot only ib-ss misses it.
+            self.loop.reactor.socketReport.showPeer(self._address.host, self._address.port, self.why, True)
         skt = offloaded.get(self.descriptor)
         if skt is not None:
             # For what looks at the kernel's socket.

@@ -20,7 +20,6 @@ from twisted_ib.internet.readers import channelsOf
 from twisted_ib.switch.reason import Reason, keptReasons
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.host.socketpage.page import ShownSockets
     from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.reactor.base import IBReactorBase
     from twisted_ib.reactor.tcprows import TCPReasons
@@ -87,6 +86,7 @@ class SocketReport:
         try:
             # Not at the top: a program's start does not wait for these imports.
             from twisted_ib.internet.channel import channelFor
+            from twisted_ib.reactor.tcprows import TCPReasons
 
             channel = channelFor(self.reactor)
             channel.appear()
@@ -95,12 +95,10 @@ class SocketReport:
             return
         self.channel = channel
         if channel.shown is not None:
-            self._begin(channel.shown)
+            self._begin(TCPReasons(channel.shown.openPage(), self._byPolicy("connect")))
 
-    def _begin(self, shown: ShownSockets) -> None:
-        from twisted_ib.reactor.tcprows import TCPReasons
-
-        self._reasons = TCPReasons(shown.openPage(), self._byPolicy("connect"))
+    def _begin(self, reasons: TCPReasons) -> None:
+        self._reasons = reasons
         switch = self.reactor.openSwitch
         for each in (
             *getattr(switch, "ports", ()),

@@ -304,15 +304,20 @@ class Switch:
         """
         if verdict == TCP:
             return None
+        try:
+            candidates = self.candidates
+        except (ImportError, OSError, MemoryError) as e:
+            # In a chroot, or without a descriptor left.
+            return Fallback("unloadable", str(e))
         # Under C{sdp} there is no fallback, so SDP is tried whoever serves the port.  Under C{both} SDP must
         # reach the same server as TCP would.
         if verdict == SDP:
-            found = self.candidates.anywhere(self.devicesFor(host), port)
+            found = candidates.anywhere(self.devicesFor(host), port)
         else:
             timeouts, now = self.configuration.policy.timeouts, reactor.seconds()
             # Before the search, which has most of the system calls that the rule saves.
-            gainless = self.candidates.gainless.holds(host, port, now, timeouts.short) if blocks else None
-            found = gainless or self.candidates.here(self.devicesFor(host), host, port, now, timeouts.retry)
+            gainless = candidates.gainless.holds(host, port, now, timeouts.short) if blocks else None
+            found = gainless or candidates.here(self.devicesFor(host), host, port, now, timeouts.retry)
         if not isinstance(found, Fallback):
             try:
                 self.checkThread(reactor, found[0].device)

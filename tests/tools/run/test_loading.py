@@ -184,6 +184,22 @@ exchange()
 exchange(isTCP=True)
 print(own == (first.connect, first.recv))
 """
+#: A server that changes its root once it listens, after which nothing can be imported any more.
+_ALONE = """
+import contextlib, os, select, selectors, socket, sys
+server, client = socket.create_server(("127.0.0.1", 0)), socket.socket()
+with contextlib.suppress(PermissionError):
+    os.chroot("/")
+sys.meta_path.clear()
+client.connect(server.getsockname())
+print(select.select([server], [], [], 60)[0] == [server])
+accepted, _ = server.accept()
+client.send(b"word")
+poll, epoll, selector = select.poll(), select.epoll(), selectors.DefaultSelector()
+for each in poll, epoll, selector:
+    each.register(accepted, 1)
+print(len(poll.poll(60e3)), len(epoll.poll(60)), len(selector.select(60)), accepted.recv(9), client.sdp)
+"""
 
 
 class LoadingTests(RunTestCase):
@@ -286,3 +302,11 @@ class LoadingTests(RunTestCase):
             f"{calls} SDP SDP\n{calls} {kernels}True\n"
         )
         self.assertEqual((said, complaints), (expected, ""))
+
+    def test_alone(self) -> None:
+        """
+        A server that can import nothing in its C{chroot} waits for its clients, and connects to its own port
+        over TCP.
+        """
+        said, complaints = self.running("-q", "-c", _ALONE).communicate(timeout=HANG_SECONDS)
+        self.assertEqual((said, complaints), ("True\n1 1 1 b'word' None\n", ""))
