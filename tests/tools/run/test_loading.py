@@ -260,6 +260,21 @@ class LoadingTests(RunTestCase):
         self.assertIn(f"ib-run: {counts}; SDP: cannot be loaded: ImportError: ", complaints)
         self.assertIn("constantly", complaints)
 
+    def test_shadowedOfSockets(self) -> None:
+        """
+        So it is with names that this package imports for sockets alone, and before.
+        """
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            text = f"client = socket.create_connection({server.getsockname()!r})\nprint(client.getpeername())"
+            for name in ("math", "mmap"):
+                (self.folder / f"{name}.py").write_text("")
+                (self.folder / "program.py").write_text(f"import socket, {name}\n{text}\n")
+                process = self.running("-q", "--summary", "program.py")
+                said, complaints = process.communicate(timeout=HANG_SECONDS)
+                self.assertEqual((said, process.returncode), (f"{server.getsockname()}\n", 0), complaints)
+                self.assertIn("as SDP could not be loaded; SDP: cannot be loaded: ", complaints)
+                (self.folder / f"{name}.py").unlink()
+
     def test_classes(self) -> None:
         """
         Classes of the standard library are as before, whatever is derived from them: a program that looks at

@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -285,7 +286,7 @@ def _select(module: ModuleType) -> None:
     selectors = sys.modules.get("selectors")
     # That one may be about to import the other; and so may be what is replaced.
     if _SELECT not in sys.modules and (selectors is None or hasattr(selectors, "DefaultSelector")):
-        from twisted_ib.blocking import select  # noqa: F401
+        attempt(partial(import_module, _SELECT))
 
 
 def _replaceSelect(hooks: Hooks, module: ModuleType) -> None:

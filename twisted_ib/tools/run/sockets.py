@@ -12,7 +12,7 @@ import socket as kernel
 import sys
 from contextlib import suppress
 from errno import EINPROGRESS
-from functools import wraps
+from functools import partial, wraps
 from threading import RLock
 from types import FunctionType, MethodDescriptorType
 from typing import TYPE_CHECKING, Any, cast
@@ -258,7 +258,7 @@ def _becomeFor(skt: kernel.socket, address: object) -> tuple[Carried | None, Rea
     if _full is None and _isOpen(skt):
         from twisted_ib.tools.run.offers import whyTCP
 
-        why = whyTCP(skt, address)
+        why = attempt(partial(whyTCP, skt, address))
         if why is not None:
             return None, why
     return _become(skt), None
