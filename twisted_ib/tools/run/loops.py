@@ -15,7 +15,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
-from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -286,7 +285,11 @@ def _select(module: ModuleType) -> None:
     selectors = sys.modules.get("selectors")
     # That one may be about to import the other; and so may be what is replaced.
     if _SELECT not in sys.modules and (selectors is None or hasattr(selectors, "DefaultSelector")):
-        attempt(partial(import_module, _SELECT))
+        attempt(_importSelect)
+
+
+def _importSelect() -> None:
+    from twisted_ib.blocking import select  # noqa: F401
 
 
 def _replaceSelect(hooks: Hooks, module: ModuleType) -> None:
