@@ -394,13 +394,10 @@ class Services:
                     connection.user = None
                     # IBTA vol. 1 12.6.7.2, reason 6: the REP was for who had given up.  Where nothing is
                     # lost, and no RTU says that it was not, this side is ready already.
-                    isGivenUp = (
-                        isinstance(message, REJ) and message.reason == RejectReason.INVALID_COMMUNICATION_ID
-                    )
-                    if isGivenUp and hasattr(user, "givenUp"):
-                        user.givenUp(connection)
-                    else:
-                        user.peerDisconnected(connection)
+                    ended: Callable[[Any], object] = user.peerDisconnected
+                    if isinstance(message, REJ) and message.reason == RejectReason.INVALID_COMMUNICATION_ID:
+                        ended = getattr(user, "givenUp", ended)
+                    ended(connection)
                 elif kind is _REPLY:
                     # A lossless medium negotiates nothing of its own.
                     if not self.cm.lossless:
