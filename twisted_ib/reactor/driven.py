@@ -221,7 +221,7 @@ class DrivenReactor(IBReactor):
         try:
             super()._remove(xer, primary, *others)
         except OSError as error:
-            if error.errno not in (*GONE, ENOENT):
+            if error.errno != ENOENT and error.errno not in GONE:
                 raise
             primary.discard(xer.fileno())
             primary.intersection_update(self._selectables)
