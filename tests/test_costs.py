@@ -663,7 +663,7 @@ class WorkRequestTests(VerbsTestCase):
         path = two.qp._core.path
         sent, written = [], []
         # No look at descriptors and timers comes between, as one does every now and then.
-        with mock.patch.object(progress, "_ATTENTION", float("inf")):
+        with mock.patch.multiple(progress, _ATTENTION=float("inf"), _BUSY_ATTENTION=float("inf")):
             # A timer may be due in one of them, if this process has waited long for a processor.
             for _ in range(3):
                 receive()

@@ -87,6 +87,7 @@ class PostedQueue:
 
     @ivar taken: requests of it that Python has taken from the records, ever.
     @ivar renewal: at how many of these its limit is set anew.
+    @ivar depth: how many requests it holds.
     @ivar isShort: whether its limit lets C record no more than half as many.
     @ivar isFollowed: whether each of its completions sets the limit of a short queue anew: see L{completed}.
     @ivar suspensions: C{with} statements that are in force; a queue that is closed has one more, for ever.
@@ -99,18 +100,17 @@ class PostedQueue:
         """
         @param structure: its C{struct twisted_ib_queue}.
         @param elements: of a request, at most.
-        @param depth: how many requests it holds.
+        @param depth: see L{depth}.
         """
         self._structure = structure
         structure.elements = elements
-        # Of one request it is always short.
-        self._few, self.isShort, self.isFollowed = (depth + 1) // 2, True, depth == 1
+        self.depth, self.isShort, self.isFollowed = depth, True, False
         self.taken = self.renewal = self.suspensions = 0
         _queues[addressOf(structure)] = self
 
     def room(self) -> int:
         """
-        @return: how many requests it is sure to take now; below 0 if it has more than its depth.
+        @return: how many requests it is sure to take now.
         """
         raise NotImplementedError
 
@@ -120,11 +120,13 @@ class PostedQueue:
         """
         if self.suspensions:
             return
-        room = max(0, self.room())
+        room = self.room()
         # That of a queue which is nearly full follows its completions: see rings.py.  Requests that are taken
         # do not change it, as they have the room that it was set by.
-        self.isShort = isShort = room <= self._few
-        self.renewal = _NEVER if isShort and self.isFollowed else self.taken + (room + 1) // 2
+        isOne = self.depth == 1
+        self.isShort = isShort = isOne or 2 * room <= self.depth
+        follows = isOne or (isShort and self.isFollowed)
+        self.renewal = _NEVER if follows else self.taken + (room + 1) // 2
         self._structure.limit = self.taken + room
 
     def fail(self, error: HCAError) -> None:
@@ -210,7 +212,7 @@ class SendQueue(_QueuePairQueue):
         operations = self._all if work.attributes.reads else self._plain
         if operations != self._operations:
             self._structure.operations = self._operations = operations
-        return requester.room()
+        return max(0, requester.room())
 
     def acceptOther(self, requests: Sequence[SendRequest]) -> None:
         """
@@ -240,7 +242,7 @@ class ReceiveQueue(_QueuePairQueue):
             self._structure.urgent = self._isUrgent = isUrgent
         if state is _RESET:
             return 0
-        return work.responder.room()
+        return max(0, work.responder.room())
 
 
 class SharedQueue(PostedQueue):
@@ -256,7 +258,7 @@ class SharedQueue(PostedQueue):
     def room(self) -> int:
         # Of what is left to a poll the event of the limit knows nothing.
         self._structure.urgent = self._core.limit > 0
-        return self._core.depth - len(self._core)
+        return max(0, self._core.depth - len(self._core))
 
 
 #: Requests that are posted at once, to which queue, and how; and what a receive is made of.

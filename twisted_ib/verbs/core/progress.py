@@ -28,9 +28,10 @@ Bad = TypeVar("Bad")
 
 #: Rounds of one drive: where both ends are here, request, response and completion need one each.
 _ROUNDS: Final = range(4)
-#: Seconds between two looks at descriptors and timers while a program polls; a look costs system calls, and
-#: an answer that comes meanwhile waits for it.
-_ATTENTION = 250e-6
+#: Seconds between two looks at descriptors and timers while a program polls, in vain and otherwise; a look
+#: costs system calls.
+_ATTENTION = 50e-6
+_BUSY_ATTENTION = 250e-6
 #: Empty drives after which a polling program yields the CPU: the peer that is to answer may need it.
 PATIENCE: Final = 60
 #: Polls in a row that may take completions without a drive.
@@ -306,7 +307,7 @@ class HubProgress:
             if len(completions) >= count:
                 break
         self.driven = now = perf_counter()
-        if now - self._attended >= _ATTENTION and not isLed:
+        if now - self._attended >= (_BUSY_ATTENTION if total else _ATTENTION) and not isLed:
             self._attended = now
             total += self._attend()
         if total:

@@ -249,7 +249,8 @@ class RSocketTests(RSocketTestCase):
                 hub._attended = 0.0
                 passive.look()
             read()
-            self.patch(progress, "_ATTENTION", float("inf"))
+            for name in ("_ATTENTION", "_BUSY_ATTENTION"):
+                self.patch(progress, name, float("inf"))
             for _ in range(2):
                 found["write"] = steps(lambda: active.write(octets))["bytecodes"]
                 found["read"] = steps(read)["bytecodes"]

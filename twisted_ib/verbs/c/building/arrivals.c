@@ -304,6 +304,9 @@ uint64_t twisted_ib_read(void)
     return sum;
 }
 
+/* Nanoseconds without progress at most, as hub.py has it: descriptors and timers are looked at then. */
+#define ATTENTION 50000L
+
 /*
  * Whether a poll has nothing to do: the last progress of its thread has found nothing, no call was made since, and
  * neither has anything come nor have the peers consumed more.

@@ -10,8 +10,6 @@
 #define LEAST_LOOKS (MOST_LOOKS >> MOST_HALVED)
 /* A yield that lasts as long went to another busy process, which may be the one that is to answer. */
 #define CROWDED 1000000L
-/* Nanoseconds without progress at most, as progress.py has it: descriptors and timers are looked at then. */
-#define ATTENTION 250000L
 
 static long twisted_ib_now(void)
 {

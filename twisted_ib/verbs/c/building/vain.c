@@ -5,6 +5,8 @@
  * looked at now and then, by a call that makes progress.  declarations.py includes this.
  */
 
+/* Nanoseconds without progress at most, as hub.py has it. */
+#define ATTENTION 50000L
 /* The same while another thread's call is in Python: it makes progress, and may want the lock. */
 #define MOST_STOOD 1000000L
 
