@@ -8,15 +8,17 @@ import asyncio
 import os
 import resource
 import select as kernelSelect
+import signal
 import socket as kernel
 from collections.abc import Callable
+from threading import Event, Thread
 from time import monotonic
 from typing import Any
 from unittest.mock import Mock, patch
 
 from tests.blocking.case import BlockingTestCase
 from tests.support.calls import called, requireReplaceable
-from tests.support.descriptors import exactly
+from tests.support.descriptors import exactly, runForked
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import select, selectors
 from twisted_ib import socket as offloading
@@ -300,28 +302,31 @@ class NestedTests(BlockingTestCase):
             os.dup2(other, number)
             os.close(other)
 
-    def test_closedByThread(self) -> None:
+    def test_closedInChild(self) -> None:
         """
-        A close waits until another thread, which looks at what the object has, is done with that.
+        A forked child closes an object of which another thread of its parent had the lock.
         """
         inner = select.epoll()
-        held: list[bool] = []
+        self.addCleanup(inner.close)
+        held, over = Event(), Event()
 
-        class Lock:
-            """
-            Tells what is there when it is taken and given back.
-            """
+        def hold() -> None:
+            with inner._lock:
+                held.set()
+                over.wait(HANG_SECONDS)
 
-            def __enter__(self) -> None:
-                held.append(inner.closed)
+        thread = Thread(target=hold)
+        thread.start()
+        self.assertTrue(held.wait(HANG_SECONDS))
 
-            def __exit__(self, *_: object) -> None:
-                held.append(inner.closed and not inner._masks)
+        def close() -> None:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(10)
+            inner.close()
 
-        inner.register(self.server(kernel), select.EPOLLIN)
-        inner._lock = Lock()  # type: ignore[assignment]
-        inner.close()
-        self.assertEqual(held, [False, True])
+        self.assertEqual(runForked(close), 0)
+        over.set()
+        thread.join()
 
     def test_followed(self) -> None:
         """

@@ -19,6 +19,7 @@ from threading import Barrier
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, patch
 
 from tests.blocking.case import LOOPBACK, BlockingTestCase, echo
 from tests.support.calls import requireReplaceable
@@ -966,6 +967,16 @@ class ClassTests(BlockingTestCase):
             (Below, [False, False, False, True]),
         ):
             self.assertEqual([isinstance(each, kind) for each in made], expected)
+
+    def test_mocked(self) -> None:
+        """
+        A method that is replaced, and put back, is the kernel's again of its own sockets, at its cost.
+        """
+        kernels = offloading.socket.kernelKind
+        mocked = Mock()
+        with patch.object(offloading.socket, "recv", mocked):
+            self.assertIs(kernels.recv, mocked)
+        self.assertIs(kernels.recv, _socket.socket.recv)
 
 
 class SharingTests(BlockingTestCase):

@@ -279,11 +279,11 @@ class epoll:
     def close(self) -> None:
         if not self.closed and pollers.get(number := self.fileno(), lambda: None)() is self:
             del pollers[number]
-        # Another thread may be amid a call; and the number may be another file's from now on.
-        with self._lock:
-            self._kernel.close()
-            self._masks.clear()
-            self._beside = _DRIVEN
+        # Without the lock, which a thread that is not in a forked child may have had.
+        self._kernel.close()
+        self._masks.clear()
+        # Its number may be another file's from now on.
+        self._beside = _DRIVEN
 
     def __enter__(self) -> epoll:
         if self.closed:

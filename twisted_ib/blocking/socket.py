@@ -110,8 +110,9 @@ class _Sockets(type):
     def __setattr__(cls, name: str, value: object) -> None:
         super().__setattr__(name, value)
         if cls is socket and name in _DIRECT:
-            # A method that a program replaces (a mock, a tracer) is that of the kernel's sockets, too.
-            setattr(KernelSocket, name, value)
+            # A method that a program replaces (a mock, a tracer) is that of the kernel's sockets, too, until
+            # it puts it back.
+            setattr(KernelSocket, name, getattr(_Plain, name) if value is _own[name] else value)
 
 
 class socket(kernel.socket, metaclass=_Sockets):
@@ -768,6 +769,8 @@ def _made(
     return made, accepted[1]
 
 
+#: The methods of L{socket} by these names.
+_own: Final = {_name: getattr(socket, _name) for _name in _DIRECT}
 for _name in _DIRECT:
     setattr(KernelSocket, _name, getattr(_Plain, _name))
 

@@ -37,6 +37,7 @@ from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, gidOf
 from twisted_ib.hca.connection.request import ANY_PATH
 from twisted_ib.hca.device import connections
 from twisted_ib.hca.fabric.roce.packet import PACKET_ROUTE_SECONDS
+from twisted_ib.hca.wire.cm.messages import REJ, MessageKind
 
 PORT = 7001
 LOCALHOST = "127.0.0.1"
@@ -244,8 +245,21 @@ class ConnectionTests(EveryKindTestCase):
             reply = ConnectReply(b"", 0x22)
             connection.destination.prepareReply(reply, request)
             connection.accept(reply, 0.0, False)
+            accepted.append(connection)
 
+        accepted: list[Any] = []
         for here, there, user, _, header in self.cases(PortSpace.TCP, accept):
+            server = Hearing()
+            request = ConnectRequest(PortSpace.TCP << 16 | PORT, header, 0x10, pathMTU=3)
+            here.sendRequest(user.path, request, user, 0.0)
+            settle(here, there)
+            # One that is forged or late, once the RTU is there: what was on its way may be lost.
+            late = accepted.pop()
+            no = RejectReason.INVALID_COMMUNICATION_ID
+            rej = REJ(late.remoteID, late.localID, MessageKind.REP, reason=no)
+            there.cm._takeREJ(late.peer.source, rej, 0.0)
+            there.services.dispatch()
+            self.assertEqual("given up" in server.told, here.cm.lossless)
             for server, end in ((User(), b""), (Hearing(), "given up")):
                 for isLate in (False, True):
                     request = ConnectRequest(PortSpace.TCP << 16 | PORT, header, 0x11 + isLate, pathMTU=3)

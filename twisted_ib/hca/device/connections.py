@@ -63,6 +63,7 @@ _LARGEST_MTU = max(MTU_CODES.values())
 _EVERYWHERE = MTU_CODES[1024]
 
 _REQUEST, _LOOKUP, _REPLY = Event.REQUEST, Event.LOOKUP, Event.REPLY
+_NO_SUCH_ID = RejectReason.INVALID_COMMUNICATION_ID
 _ESTABLISHED, _DISCONNECTED = Event.ESTABLISHED, Event.DISCONNECTED
 
 
@@ -392,10 +393,10 @@ class Services:
                     # It gets no more events, and both refer to each other, a cycle for the garbage
                     # collector.
                     connection.user = None
+                    ended: Callable[[Any], object] = user.peerDisconnected
                     # IBTA vol. 1 12.6.7.2, reason 6: the REP was for who had given up.  Where nothing is
                     # lost, and no RTU says that it was not, this side is ready already.
-                    ended: Callable[[Any], object] = user.peerDisconnected
-                    if isinstance(message, REJ) and message.reason == RejectReason.INVALID_COMMUNICATION_ID:
+                    if self.cm.lossless and isinstance(message, REJ) and message.reason == _NO_SUCH_ID:
                         ended = getattr(user, "givenUp", ended)
                     ended(connection)
                 elif kind is _REPLY:
