@@ -321,7 +321,7 @@ class NestedTests(BlockingTestCase):
 
         def close() -> None:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(10)
+            signal.alarm(int(HANG_SECONDS))
             inner.close()
 
         self.assertEqual(runForked(close), 0)
