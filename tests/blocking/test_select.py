@@ -114,17 +114,24 @@ class NestedTests(BlockingTestCase):
             for each in taken:
                 os.close(each)
 
+    def listening(self, made: Any, module: Any) -> tuple[Any, Any]:
+        """
+        @return: a listener, and an epoll object that has it and a connection.
+        """
+        listener, (one, _) = self.server(made), self.pair(made, made)
+        inner = module.epoll()
+        self.addCleanup(inner.close)
+        for each in listener, one:
+            inner.register(each, module.EPOLLIN)
+        return listener, inner
+
     def test_noDescriptor(self) -> None:
         """
         A wait for an object that has a listener, whose clients come by TCP, too, takes no descriptor: it
         begins where the process has none left, and the object is ready for both kinds of clients.
         """
         for made, module in (kernel, kernelSelect), (offloading, select):
-            listener, (one, _) = self.server(made), self.pair(made, made)
-            inner: Any = module.epoll()
-            self.addCleanup(inner.close)
-            for each in listener, one:
-                inner.register(each, module.EPOLLIN)
+            listener, inner = self.listening(made, module)
             # The loop has its descriptors by then.
             self.assertEqual(inner.poll(0), [])
             for kind in "select", "poll", "epoll", "nested":
@@ -146,11 +153,7 @@ class NestedTests(BlockingTestCase):
         A listener that is waited for itself, and as a part of an object, is ready as each of them.
         """
         for made, module in (kernel, kernelSelect), (offloading, select):
-            listener, (one, _) = self.server(made), self.pair(made, made)
-            inner: Any = module.epoll()
-            self.addCleanup(inner.close)
-            for each in listener, one:
-                inner.register(each, module.EPOLLIN)
+            listener, inner = self.listening(made, module)
             poller = module.poll()
             poller.register(inner, module.POLLIN)
             for own, found in (module.POLLOUT, []), (module.POLLIN, [(listener.fileno(), 1)]):

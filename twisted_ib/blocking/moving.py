@@ -215,7 +215,7 @@ class Move:
                 # The end of TCP, which is the answer of one that has shut down, overtakes that of SDP.
                 connection.loop.wait(lambda: connection.peerEnded or self._isOver(), end)
                 self.look()
-                # What it has sent before is on its way.
+                # Its octets from before that are on their way.
                 connection.loop.wait(self._isOver, end)
                 self.feed(Input.WAITED)
                 # The end over SDP: nobody may drive the loop after this.
@@ -346,8 +346,8 @@ class Asking(Move):
         return True
 
     def _comesOnce(self, mine: _socket.socket) -> bool:
-        # What this end of TCP has already is in the inbox, too: it is taken from there.  Where more is behind
-        # it, or another thread has read some of it, it is what the kernel has that nobody is to read.
+        # This end of TCP has octets that are in the inbox, too: they are taken from there.  Where more is
+        # behind them, or another thread has read some of them, nobody is to read those that the kernel has.
         inbox, left = self.connection.inbox, len(self._ahead)
         if inbox.size == left and inbox.peek(left) == self._ahead:
             inbox.clear()
@@ -439,7 +439,7 @@ def ask(
     @param moved: Called with the socket once that has moved.
     @param isGiven: Whether what is not read yet is to come by TCP.
     """
-    # What a peer has sent before its end goes along; nothing may follow this end's own.
+    # The octets before a peer's end go along; nothing may follow this end's own.
     if connection.isShut or (connection.ended and not isGiven):
         return
     if not _isAlone(connection) or not _hasOneDescriptor(connection):
@@ -531,7 +531,7 @@ def given(connection: Connection) -> bool:
     """
     with (loop := connection.loop):
         if isinstance(connection.stream, RedirectedServer):
-            # What a client sends between the question and its answer has no place in TCP's stream.
+            # TCP's stream has no place for what a client sends between the question and its answer.
             loop.wait(connection.readable, monotonic() + FIRST_SECONDS)
         loop.poll()
         isQuiet = loop.wait(

@@ -210,7 +210,7 @@ class socket(kernel.socket, metaclass=_Sockets):
         return found
 
 
-#: What L{socket} has before the program has replaced anything.
+#: The names of L{socket} before the program has replaced anything.
 _own = {**vars(socket)}
 
 
