@@ -402,6 +402,8 @@ class ForeignTests(Case):
             self.assertRaises(ConnectionResetError, other.recv, 1)
         for isGiven in (False, True):
             kept, listener = self.server(), self.server()
+            # A timeout is O_NONBLOCK, which the child's socket would have, too.
+            listener.settimeout(None)
             number = 0 if isGiven else listener.fileno()
             listener.set_inheritable(not isGiven)
             actions = [(os.POSIX_SPAWN_DUP2, listener.fileno(), number)] if isGiven else None
