@@ -12,7 +12,9 @@ import socket as kernel
 from collections import deque
 from contextlib import suppress
 from functools import lru_cache, partial
+from mmap import PAGESIZE, mmap
 from typing import TYPE_CHECKING, Any, Final, Literal
+from weakref import WeakKeyDictionary
 
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
@@ -51,6 +53,14 @@ _INHERITED: Final = (
 )
 #: The longest of them, struct timeval.
 _OPTION_BYTES: Final = 16
+#: How often one looks whether a moment is over in which a descriptor does not block.
+_LOOKS: Final = 1000
+#: How many such moments have begun and ended: odd amid one.  Processes that are forked later see it; L{None}
+#: in one that has forked none since it listened.
+_moments: memoryview[int] | None = None
+#: The count of the process that listened, by each socket of it that this process has by a fork.
+_inherited: WeakKeyDictionary[kernel.socket, memoryview[int]] = WeakKeyDictionary()
+_poll: Final = select.poll
 _FORKING: Final = Fallback("forking", "the process has forked after it listened: RDMA does not cross a fork")
 
 
@@ -315,7 +325,10 @@ class Listening(SocketListeners):
         descriptor = skt.fileno()
         blocks = os.get_blocking(descriptor)
         plain = _socket.socket(*self.kind, descriptor)
+        moments = _moments if blocks else None
         try:
+            if moments is not None:
+                moments[0] += 1
             # A default timeout (socket.setdefaulttimeout) is that of this object, too.
             if blocks or plain.gettimeout():
                 plain.setblocking(False)
@@ -324,6 +337,8 @@ class Listening(SocketListeners):
         finally:
             if blocks:
                 plain.setblocking(True)
+            if moments is not None:
+                moments[0] += 1
             plain.detach()
 
     def acceptedTCP(self) -> None:
@@ -364,6 +379,43 @@ class Listening(SocketListeners):
         self.switch.ports.discard(self)
 
 
+def _limitOf(skt: kernel.socket) -> bytes:
+    return _socket.socket.getsockopt(skt, _SOCKET, kernel.SO_RCVTIMEO, _OPTION_BYTES)
+
+
+def awaitsAgain(skt: kernel.socket) -> bool:
+    """
+    Wait for the next client of a socket that this process has by a fork, if C{accept} has not waited only
+    since the process that listened accepts, too: for a moment the descriptor of both does not block.
+
+    @param skt: One that had nobody to accept.
+    @return: Whether that is so, and a client may be there.
+    """
+    moments = _inherited.get(skt)
+    # With a limit nobody knows whether it has passed.
+    if moments is None or skt.gettimeout() is not None or any(_limitOf(skt)):
+        return False
+    # A process that is stopped or killed amid such a moment leaves it odd, and the descriptor as it is.
+    for _ in range(_LOOKS):
+        count = moments[0]
+        blocks = os.get_blocking(skt.fileno())
+        if not count % 2 and moments[0] == count:
+            if not blocks:
+                return False
+            break
+        os.sched_yield()
+    poller = _poll()
+    poller.register(skt.fileno(), select.POLLIN)
+    poller.poll()
+    return True
+
+
+def _fork() -> None:
+    global _moments
+    if _moments is None and any(each.listens for each in tuple(Offloaded.parts.values())):
+        _moments = memoryview(mmap(-1, PAGESIZE)).cast("Q")
+
+
 def _forked() -> None:
     ports = [each for each in tuple(Offloaded.parts.values()) if each.listens]
     for each in ports:
@@ -377,16 +429,20 @@ def _forked() -> None:
 
 
 def _forkedChild() -> None:
+    global _moments
+    moments, _moments = _moments, None
     # TCP crosses a fork: a socket that listens is the kernel's in the child.
     for skt in tuple(offloaded.values()):
         part = skt.sdp
         if part is not None and part.listens and not part.alone:
             part.why.fallback, kept[skt] = _FORKING, part.why
             skt.useTCP()
+            if moments is not None:
+                _inherited[skt] = moments
     for inode, each in tuple(Offloaded.parts.items()):
         if each.listens and not each.alone:
             del Offloaded.parts[inode]
 
 
 # After the loop's own, whose lock nobody has in the child.
-life.atFork(__name__, inParent=_forked, inChild=_forkedChild)
+life.atFork(__name__, before=_fork, inParent=_forked, inChild=_forkedChild)

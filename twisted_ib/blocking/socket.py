@@ -39,7 +39,7 @@ from twisted_ib.blocking.connecting import (
 from twisted_ib.blocking.connection import Connection, failure
 from twisted_ib.blocking.descriptors import Offloaded, offloaded
 from twisted_ib.blocking.files import sendFile
-from twisted_ib.blocking.listening import Listening
+from twisted_ib.blocking.listening import Listening, awaitsAgain
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.blocking.select import pollers
 from twisted_ib.configuration.words import CONNECT, LISTEN
@@ -380,7 +380,13 @@ class socket(kernel.socket, metaclass=_Sockets):
                     outcomes[listening.outcome] += 1
                     return _made(listening.kind, plain, self)
         if not isinstance(listening, Listening):
-            made, address = _made((self.family, self.type, self.proto), _acceptPlain(self), self)
+            try:
+                plain = _acceptPlain(self)
+            except BlockingIOError:
+                if not awaitsAgain(self):
+                    raise
+                return self.accept()
+            made, address = _made((self.family, self.type, self.proto), plain, self)
             acceptedDirect(self, made)
             return made, address
         if not listening.isServed:

@@ -5,10 +5,12 @@ have a connection, or a listener.
 
 from __future__ import annotations
 
+import _socket
 import errno
 import gc
 import os
 import socket as kernel
+import struct
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -16,6 +18,7 @@ from subprocess import PIPE, Popen
 from time import CLOCK_BOOTTIME, clock_gettime_ns
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 from weakref import ref
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -25,7 +28,7 @@ from tests.support.descriptors import exactly, runForked
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits, select
 from twisted_ib import socket as offloading
-from twisted_ib.blocking import descriptors
+from twisted_ib.blocking import descriptors, listening
 from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.drive import process as processes
 from twisted_ib.switch.offload import Offload, _SwitchedAttempt
@@ -310,6 +313,73 @@ class ListenerTests(BlockingTestCase):
             client = self.client(listener)
             self.assertIsNotNone(client.sdp)
             accepted.result(HANG_SECONDS).close()
+
+    def test_acceptsBeside(self) -> None:
+        """
+        A child whose parent accepts, too, waits for its client, although the descriptor, which both have,
+        does not block for a moment.
+        """
+        listener = self.server()
+        listener.settimeout(None)
+        (goes, go), (reports, report) = os.pipe(), os.pipe()
+        child = os.fork()
+        if not child:
+            os.sched_yield = lambda: os.write(report, b"amid")  # type: ignore[assignment]
+            try:
+                os.read(goes, 1)
+                listener.accept()[0].sendall(b"child")
+                os._exit(0)
+            except BaseException as error:
+                os.write(report, repr(error).encode())
+            os._exit(1)
+        os.close(report)
+        said: list[bytes] = []
+
+        class Slow(_socket.socket):
+            def _accept(self) -> Any:
+                accepted = super()._accept()  # type: ignore[misc]
+                os.write(go, b"g")
+                said.append(os.read(reports, 4))
+                return accepted
+
+        clients = [self.client(listener, kernel)]
+        with mock.patch.object(listening, "_socket", SimpleNamespace(socket=Slow)):
+            listener.accept()[0].close()
+        clients.append(self.client(listener, kernel))
+        self.assertEqual((said, exactly(clients[1], 5)), ([b"amid"], b"child"))
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        for each in goes, go, reports:
+            os.close(each)
+
+    def test_acceptsBesideKilled(self) -> None:
+        """
+        So it does where that moment never ends; and it does not wait where it has said so, or has a limit.
+        """
+        listener = self.server()
+        listener.settimeout(None)
+
+        def accepts() -> None:
+            moments = listening._inherited[listener]
+            os.set_blocking(listener.fileno(), False)
+            self.assertRaises(BlockingIOError, listener.accept)
+            moments[0] += 1
+            looks: list[None] = []
+            clients: list[kernel.socket] = []
+
+            def look() -> None:
+                looks.append(None)
+                if len(looks) == listening._LOOKS:
+                    clients.append(kernel.create_connection(listener.getsockname(), HANG_SECONDS))
+
+            self.patch(os, "sched_yield", look)
+            listener.accept()[0].close()
+            clients[0].close()
+            self.assertEqual(len(looks), listening._LOOKS)
+            os.set_blocking(listener.fileno(), True)
+            listener.setsockopt(kernel.SOL_SOCKET, kernel.SO_RCVTIMEO, struct.pack("ll", 0, 1000))
+            self.assertRaises(BlockingIOError, listener.accept)
+
+        self.assertEqual(runForked(accepts), 0)
 
     def test_withdrawnAlone(self) -> None:
         """
