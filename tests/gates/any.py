@@ -57,7 +57,7 @@ RECORDED = {
     "switch": 64,
     "tools": 54,
     "twisted_ib": 37,
-    "verbs/c": 16,
+    "verbs/c": 15,
     "verbs/core": 2,
     "verbs/pyverbs": 35,
 }

@@ -151,7 +151,7 @@ class MemoryRegion(RefCounted):
         """
         if offset < 0 or length < 0 or offset + length > self.length:
             return False
-        return self.present is None or self.present(offset, length, bool(access & _WRITES))
+        return self.present is None or self.present(offset, length, access & _WRITES != 0)
 
     @property
     def localKey(self) -> int:

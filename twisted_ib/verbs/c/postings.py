@@ -87,7 +87,6 @@ class PostedQueue:
 
     @ivar taken: requests of it that Python has taken from the records, ever.
     @ivar renewal: at how many of these its limit is set anew.
-    @ivar depth: how many requests it holds.
     @ivar isShort: whether its limit lets C record no more than half as many.
     @ivar isFollowed: whether each of its completions sets the limit of a short queue anew: see L{completed}.
     @ivar suspensions: C{with} statements that are in force; a queue that is closed has one more, for ever.
@@ -100,17 +99,18 @@ class PostedQueue:
         """
         @param structure: its C{struct twisted_ib_queue}.
         @param elements: of a request, at most.
-        @param depth: see L{depth}.
+        @param depth: how many requests it holds.
         """
         self._structure = structure
         structure.elements = elements
-        self.depth, self.isShort, self.isFollowed = depth, True, False
+        # Of one request it is always short.
+        self._few, self.isShort, self.isFollowed = (depth + 1) // 2, True, depth == 1
         self.taken = self.renewal = self.suspensions = 0
         _queues[addressOf(structure)] = self
 
     def room(self) -> int:
         """
-        @return: how many requests it is sure to take now.
+        @return: how many requests it is sure to take now; below 0 if it has more than its depth.
         """
         raise NotImplementedError
 
@@ -120,13 +120,11 @@ class PostedQueue:
         """
         if self.suspensions:
             return
-        room = self.room()
+        room = max(0, self.room())
         # That of a queue which is nearly full follows its completions: see rings.py.  Requests that are taken
         # do not change it, as they have the room that it was set by.
-        isOne = self.depth == 1
-        self.isShort = isShort = isOne or 2 * room <= self.depth
-        follows = isOne or (isShort and self.isFollowed)
-        self.renewal = _NEVER if follows else self.taken + (room + 1) // 2
+        self.isShort = isShort = room <= self._few
+        self.renewal = _NEVER if isShort and self.isFollowed else self.taken + (room + 1) // 2
         self._structure.limit = self.taken + room
 
     def fail(self, error: HCAError) -> None:
@@ -212,7 +210,7 @@ class SendQueue(_QueuePairQueue):
         operations = self._all if work.attributes.reads else self._plain
         if operations != self._operations:
             self._structure.operations = self._operations = operations
-        return max(0, requester.room())
+        return requester.room()
 
     def acceptOther(self, requests: Sequence[SendRequest]) -> None:
         """
@@ -242,7 +240,7 @@ class ReceiveQueue(_QueuePairQueue):
             self._structure.urgent = self._isUrgent = isUrgent
         if state is _RESET:
             return 0
-        return max(0, work.responder.room())
+        return work.responder.room()
 
 
 class SharedQueue(PostedQueue):
@@ -258,7 +256,7 @@ class SharedQueue(PostedQueue):
     def room(self) -> int:
         # Of what is left to a poll the event of the limit knows nothing.
         self._structure.urgent = self._core.limit > 0
-        return max(0, self._core.depth - len(self._core))
+        return self._core.depth - len(self._core)
 
 
 #: Requests that are posted at once, to which queue, and how; and what a receive is made of.

@@ -13,14 +13,14 @@ import platform
 from functools import partial
 from itertools import islice
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from _twisted_ib_verbs import ffi, lib
 
 from twisted_ib import limits
+from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode, WorkCompletion
 from twisted_ib.verbs.c.errors import HandleError
-from twisted_ib.verbs.c.handles import Entry, handles
 from twisted_ib.verbs.c.pointers import CData, addressOf
 from twisted_ib.verbs.c.postings import completed, posting, settle
 from twisted_ib.verbs.core.hub import hub
@@ -37,10 +37,8 @@ _WC_BYTES: Final = _WC.size
 #: The same of one without what datagrams and immediate data have.
 _packPlain: Final = Struct("=Qii4xI4xII12x").pack_into
 _ENTRIES: Final = limits.COMPLETION_RING
-#: Objects by the addresses of their structures, as cffi has a pointer as a number.
-_entries: Final[dict[int, Entry]] = handles.entries
-_cast: Final[Any] = ffi.cast
-_ADDRESS: Final = ffi.typeof("uintptr_t")
+#: Queues by their structures, with their devices: any pointer to one finds it, and no number is made of that.
+polled: Final[dict[CData, tuple[Device, CompletionQueue]]] = {}
 #: The hub, as its compiled half knows it.
 _hub: Final[HubProgress] = hub
 #: Operations from it on are of receives.
@@ -57,8 +55,9 @@ class CompletionRing:
     @ivar shown: see there.
     """
 
-    def __init__(self, queue: CompletionQueue, structure: CData) -> None:
+    def __init__(self, device: Device, queue: CompletionQueue, structure: CData) -> None:
         """
+        @param device: the queue's.
         @param queue: the queue, which tells it of completions from now on.
         @param structure: its C{struct twisted_ib_cq}.
         """
@@ -76,6 +75,7 @@ class CompletionRing:
         self.shown = 0
         self.wanted = partial(hub.unshown.add, self)
         queue.reflect(self)
+        polled[structure] = device, queue
         structure.self = addressOf(structure)
 
     def settle(self) -> None:
@@ -159,6 +159,7 @@ class CompletionRing:
         The queue is destroyed: the program finds nothing any more.
         """
         self._structure.polling = self._structure.self = 0
+        polled.pop(self._structure, None)
         self.recall()
         hub.unshown.discard(self)
         self._queue.reflect(None)
@@ -170,13 +171,13 @@ def poll_cq(cq: CData, count: int, wc: CData) -> int:
 
     @raise HandleError: there is no such queue, or the count is negative (EINVAL).
     """
-    entry = _entries.get(int(_cast(_ADDRESS, cq)))
-    if entry is None or entry.kind != "ibv_cq":
+    found = polled.get(cq)
+    if found is None:
         raise HandleError("There is no ibv_cq")
-    value: Any = entry.value
     if count < 0:
         raise HandleError(f"There are no {count} completions")
     if posting.fill:
         settle()
-    HubProgress.poll(_hub, value._device, value._core, count)
+    device, queue = found
+    HubProgress.poll(_hub, device, queue, count)
     return 0

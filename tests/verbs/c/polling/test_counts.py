@@ -29,7 +29,7 @@ class CountTests(VerbsTestCase, SynchronousTestCase):
         rings = import_module("twisted_ib.verbs.c.rings")
         structure = import_module("_twisted_ib_verbs").ffi.new("struct twisted_ib_cq *")
         end, queue = End(self), CompletionQueue(64)
-        ring = rings.CompletionRing(queue, structure)
+        ring = rings.CompletionRing(end.cq._device, queue, structure)
         self.addCleanup(ring.close)
         done = [WorkCompletion(1, WCStatus.SUCCESS, WCOpcode.RECV, 7, 64)] * 16
         device, own = end.cq._device, end.cq._core

@@ -98,7 +98,7 @@ def _ringed(
     made.context, made.channel, made.cq_context = context, channel, own
     made.handle, made.cqe = value.handle, value.cqe
     with hub:
-        value.ring = ring = CompletionRing(value._core, structure)
+        value.ring = ring = CompletionRing(value._device, value._core, structure)
     # A thread that polls while another destroys the queue may still read its ring.
     kept = (structure, ring)
     handles.add(addressOf(structure), "ibv_cq", value, kept, map(addressOf, (context, channel, *parents)))

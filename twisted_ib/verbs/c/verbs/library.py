@@ -11,7 +11,7 @@ from threading import get_native_id
 from _twisted_ib_verbs import ffi, lib
 
 from twisted_ib.drive.process import life
-from twisted_ib.verbs.c import attend, postings
+from twisted_ib.verbs.c import attend, postings, rings
 from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.c.library import connect
 from twisted_ib.verbs.c.verbs import address, completion, device, extended, memory, queues, text, work
@@ -53,6 +53,7 @@ def _forked() -> None:
     # In a program that is Python, by os.fork(): the child begins anew, and what the parent had is not there.
     handles.forked()
     handles.lock.release()
+    rings.polled.clear()
     attend.forked()
     lib.twisted_ib_forget()
     _watch()
