@@ -84,8 +84,9 @@ class MemoryRegion(RefCounted):
     @ivar key: local and remote key.
     @ivar segment: the shared memory that the bytes lie in, if the fabric allocated them so that a peer can
         map them; else L{None}.  Opaque here.
-    @ivar present: tells whether so many bytes from an offset on are there, writable if that is asked, for
-        memory that is not kept by L{view} and may go while it is registered; L{None} for all other.
+    @ivar present: tells whether so many bytes from an offset on are the region's, and there, writable if that
+        is asked, for memory that is not kept by L{view} and may go while it is registered; L{None} for all
+        other.
     @ivar sure: the offset before which all bytes are there for certain: L{length}, or none.
     @ivar grants: the peers' permissions to reach it without L{Memory.check
         <twisted_ib.hca.memory.memory.Memory.check>}.
@@ -149,9 +150,9 @@ class MemoryRegion(RefCounted):
         @param access: the bits that are needed.
         @return: whether bytes are the region's, and there for that.
         """
-        if offset < 0 or length < 0 or offset + length > self.length:
-            return False
-        return self.present is None or self.present(offset, length, access & _WRITES != 0)
+        if offset >= 0 and length >= 0 and offset + length <= self.sure:
+            return True
+        return self.present is not None and self.present(offset, length, access & _WRITES != 0)
 
     @property
     def localKey(self) -> int:
@@ -423,8 +424,9 @@ class Memory:
         # Python's integers do not wrap: address + length beyond 2^64 is out of bounds, not a small
         # number.
         offset = address - region.address
-        if (offset < 0 or length < 0 or offset + length > region.sure) and not region.isWithin(
-            offset, length, access
+        # isWithin(), without a call.
+        if (offset < 0 or length < 0 or offset + length > region.sure) and (
+            region.present is None or not region.present(offset, length, access & _WRITES != 0)
         ):
             raise MemoryAccessError(
                 f"{length} bytes at {address:#x} are not within the memory region of key {key:#010x}, or gone"

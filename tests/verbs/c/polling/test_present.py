@@ -19,20 +19,33 @@ class PresentTests(StoryTestCase):
         self.inC("""
 from mmap import PAGESIZE
 from twisted_ib.verbs.pyverbs.base import mem_alloc
-start = mem_alloc.mmap(length=4 * PAGESIZE)
+size = 4 * PAGESIZE
+start = mem_alloc.mmap(length=size)
 mem_alloc.munmap(start + 2 * PAGESIZE, PAGESIZE)
 fixed = mem_alloc.MAP_PRIVATE_ | mem_alloc.MAP_ANONYMOUS_ | mem_alloc.MAP_FIXED_
 mem_alloc.mmap(start + 3 * PAGESIZE, PAGESIZE, mem_alloc.PROT_READ_, fixed)
-there = mem_alloc._asksSoon
+asked = []
+def other(*arguments):
+    asked.append(arguments)
+    return False
+there = mem_alloc._sooner(start, size, 2 * PAGESIZE, other)
 for writes in False, True:
-    assert there(start, PAGESIZE, writes) is there(start + PAGESIZE - 1, 1, writes) is True
-    assert there(start + 5, 2 * PAGESIZE - 5, writes) is True
-    assert there(start + PAGESIZE, PAGESIZE + 1, writes) is there(start + 2 * PAGESIZE, 1, writes) is False
-    assert there(start + 3 * PAGESIZE + 1, 7, writes) is not writes
-for wrong in (start, 1), (start, "1", True), (start, 1 << 70, True):
+    assert there(0, PAGESIZE, writes) is there(PAGESIZE - 1, 1, writes) is True
+    assert there(5, 2 * PAGESIZE - 5, writes) is there(size, 0, False) is True
+    assert not asked
+    assert there(PAGESIZE, PAGESIZE + 1, writes) is there(2 * PAGESIZE, 1, writes) is False
+    assert there(3 * PAGESIZE + 1, 7, writes) is not writes
+    assert there(0, 2 * PAGESIZE + 1, writes) is False
+    assert len(asked) == 3 + writes
+    assert asked[-1] == (0, 2 * PAGESIZE + 1, writes)
+    del asked[:]
+for offset, length in (-1, 1), (0, -1), (size, 1), (1, size), (1 << 70, 1), (-1 << 70, 1), (0, 1 << 70):
+    assert there(offset, length, True) is mem_alloc.presence(start, size)(offset, length, True) is False
+assert not asked
+for wrong in (0, 1), (0, "1", True), (None, 1, True):
     try:
         there(*wrong)
-    except (TypeError, OverflowError):
+    except TypeError:
         continue
     raise AssertionError(wrong)
 """)
@@ -46,7 +59,7 @@ for wrong in (start, 1), (start, "1", True), (start, 1 << 70, True):
 import sys
 from mmap import PAGESIZE
 from twisted_ib.verbs.pyverbs.base.mem_alloc import mmap, presence
-isThere, ran, begins = presence(mmap(length=2 * PAGESIZE)), [], threading.Lock()
+isThere, ran, begins = presence(mmap(length=2 * PAGESIZE), 2 * PAGESIZE), [], threading.Lock()
 begins.acquire()
 def run():
     with begins:

@@ -31,25 +31,54 @@ static int twisted_ib_is_there(uintptr_t start, size_t length, int writes)
     return !madvise((void *)page, length, writes ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
 }
 
-static PyObject *twisted_ib_ask(PyObject *self, PyObject *arguments)
+/* Of a region, which is the tuple that the function was made of: an offset, how many octets, whether they are written to. */
+static PyObject *twisted_ib_ask(PyObject *region, PyObject *const *arguments, Py_ssize_t count)
 {
-    unsigned long long start;
-    Py_ssize_t length;
+    unsigned long long address = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(region, 0));
+    Py_ssize_t size = PyLong_AsSsize_t(PyTuple_GET_ITEM(region, 1)), most = PyLong_AsSsize_t(PyTuple_GET_ITEM(region, 2));
+    Py_ssize_t offset, length;
     int writes;
 
-    (void)self;
-    if (!PyArg_ParseTuple(arguments, "Kni", &start, &length, &writes))
+    if (count != 3)
+        return PyErr_Format(PyExc_TypeError, "an offset, a length and whether it is written to");
+    offset = PyLong_AsSsize_t(arguments[0]);
+    length = PyErr_Occurred() ? 0 : PyLong_AsSsize_t(arguments[1]);
+    if (PyErr_Occurred()) {
+        /* No region is as large. */
+        if (!PyErr_ExceptionMatches(PyExc_OverflowError))
+            return NULL;
+        PyErr_Clear();
+        Py_RETURN_FALSE;
+    }
+    writes = PyObject_IsTrue(arguments[2]);
+    if (writes < 0)
         return NULL;
-    return PyBool_FromLong(twisted_ib_is_there(start, length, writes));
+    if (offset < 0 || length < 0 || offset > size || length > size - offset)
+        Py_RETURN_FALSE;
+    if (length <= most && twisted_ib_is_there(address + offset, length, writes))
+        Py_RETURN_TRUE;
+    return PyObject_Vectorcall(PyTuple_GET_ITEM(region, 3), arguments, count, NULL);
+}
+
+static PyObject *twisted_ib_ask_of(PyObject *self, PyObject *region)
+{
+    static PyMethodDef ask = {"isThere", (PyCFunction)(void (*)(void))twisted_ib_ask, METH_FASTCALL, NULL};
+    unsigned long long address;
+    Py_ssize_t size, most;
+    PyObject *other;
+
+    (void)self;
+    return PyArg_ParseTuple(region, "KnnO", &address, &size, &most, &other) ? PyCFunction_New(&ask, region) : NULL;
 }
 
 /*
- * The same as a function of Python, a new reference to it, which asks with Python's lock held: a function of cffi gives that
- * up, and then a thread that polls has it between each question and the access.
+ * Makes such functions of Python, of an address, its octets, of how many it may be asked, and who is asked about more: a new
+ * reference.  They ask with Python's lock held: a function of cffi gives that up, and then a thread that polls has it between
+ * each question and the access.
  */
 uintptr_t twisted_ib_asker(void)
 {
-    static PyMethodDef ask = {"isThere", twisted_ib_ask, METH_VARARGS, NULL};
+    static PyMethodDef ask = {"presence", twisted_ib_ask_of, METH_VARARGS, NULL};
     PyGILState_STATE state = PyGILState_Ensure();
     PyObject *made = PyCFunction_New(&ask, NULL);
 

@@ -15,10 +15,14 @@ import os
 import struct
 from collections.abc import Callable
 from mmap import PAGESIZE
+from typing import TypeAlias
 
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsRDMAError, PyverbsUserError
 from twisted_ib.verbs.pyverbs.enums.device import ibv_fork_status
 
+#: See L{presence}; and L{askBy}.
+Presence: TypeAlias = Callable[[int, int, bool], bool]
+Sooner: TypeAlias = Callable[[int, int, int, Presence], Presence]
 # argtypes and restype on each: ctypes takes int by default and would cut addresses to 32 bits.
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.malloc.restype = ctypes.c_void_p
@@ -229,21 +233,22 @@ def processMemory(address: int, length: int, write: bool) -> memoryview:
     return memoryview(array).cast("B")
 
 
-def presence(address: int) -> Callable[[int, int, bool], bool] | None:
+def presence(address: int, size: int) -> Presence | None:
     """
     @param address: of memory that the program may unmap, or take the rights to, while it is registered.
-    @return: tells whether so many bytes from an offset on are mapped, and may be read, or written if that is
-        asked; of more than L{_POPULATED} bytes the rights to the first and the last of them.  L{None} where
-        nobody can tell.
+    @param size: its bytes.
+    @return: tells whether so many bytes from an offset on are within, are mapped, and may be read, or written
+        if that is asked; of more than L{_POPULATED} bytes the rights to the first and the last of them.
+        L{None} where nobody can tell.
     """
     # Linux keeps the pages of a region.  Here an access would be a segmentation fault of the whole process.
     if _mincore is None:
         return None
 
     def isThere(offset: int, length: int, writes: bool) -> bool:
+        if offset < 0 or length < 0 or offset + length > size:
+            return False
         start = address + offset
-        if length <= _POPULATED and _asksSoon is not None and _asksSoon(start, length, writes):
-            return True
         end, start = start + length, start & -PAGESIZE
         if end - start <= _POPULATED:
             return _isPermitted(start, end, writes)
@@ -257,22 +262,22 @@ def presence(address: int) -> Callable[[int, int, bool], bool] | None:
             start += count
         return True
 
-    return isThere
+    return isThere if _sooner is None else _sooner(address, size, _POPULATED, isThere)
 
 
 #: See L{askBy}.
-_asksSoon: Callable[[int, int, bool], object] | None = None
+_sooner: Sooner | None = None
 
 
-def askBy(function: Callable[[int, int, bool], object] | None) -> None:
+def askBy(sooner: Sooner | None) -> None:
     """
-    Have a faster function asked first, as ctypes takes longer for such a call than the kernel.
+    Have faster functions asked first from now on, as ctypes takes longer for such a call than the kernel.
 
-    @param function: says of an address, so many bytes and whether they are written to that they are there;
-        else nothing.  L{None} for none.
+    @param sooner: makes one of an address, its bytes, of how many it may be asked, and who is asked about
+        more, or where it cannot say that they are there.  L{None} for none.
     """
-    global _asksSoon
-    _asksSoon = function
+    global _sooner
+    _sooner = sooner
 
 
 def _isPermitted(start: int, end: int, writes: bool) -> bool:

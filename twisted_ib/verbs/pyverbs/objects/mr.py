@@ -103,7 +103,7 @@ class MR(VerbsObject):
         if address:
             view = processMemory(address, length, bool(access & _LOCAL_WRITE))
             core = device.memory.register(
-                view, access, pd._core, address if iova is None else iova, present=presence(address)
+                view, access, pd._core, address if iova is None else iova, present=presence(address, length)
             )
         # Not from the shared segment, whose addresses the device chooses.
         elif iova is not None or not length:
@@ -193,7 +193,7 @@ class MR(VerbsObject):
             view = processMemory(addr, length, bool(rights & _LOCAL_WRITE))
             segment: Any = self._core.segment
             # A new key: peers that hold the old one were given access to the old memory, not to this.
-            memory.reregister(self._core, view, rights, core, addr, present=presence(addr))
+            memory.reregister(self._core, view, rights, core, addr, present=presence(addr, length))
             if segment is not None:
                 self._device.releaseSegment(segment)
             self._buf = addr
