@@ -212,9 +212,9 @@ class CallBytecodeTests(CallTests):
     recorded = {
         "post_send": 755,
         "post_recv": 348,
-        "poll_cq, other": 284,
-        "poll_cq": 558,
-        "poll_cq, none": 370,
+        "poll_cq, other": 281,
+        "poll_cq": 555,
+        "poll_cq, none": 366,
     }
     events = 936
 

@@ -919,6 +919,21 @@ class HubTests(SynchronousTestCase):
             self.near.drive()
         self.assertEqual(called, [True])
 
+    def test_pollsLookSeldom(self) -> None:
+        """
+        A poll in vain does not look at them as soon as a thread that waits.
+        """
+        device = self.open(self.near)
+        called: list[bool] = []
+        for name, seconds in ("_ATTENTION", 0.0), ("_BUSY_ATTENTION", math.inf):
+            self.patch(progress, name, seconds)
+        device.timers.start(0, lambda: called.append(True))
+        self.near.poll(device, CompletionQueue(1), 1)
+        self.assertEqual(called, [])
+        with self.near:
+            self.near.drive(isWaiting=True)
+        self.assertEqual(called, [True])
+
     def test_closingWakesSleepers(self) -> None:
         """
         A thread that waits for an event of a device is woken when the device is closed.

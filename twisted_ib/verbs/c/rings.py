@@ -171,13 +171,13 @@ def poll_cq(cq: CData, count: int, wc: CData) -> int:
 
     @raise HandleError: there is no such queue, or the count is negative (EINVAL).
     """
-    found = polled.get(cq)
-    if found is None:
-        raise HandleError("There is no ibv_cq")
+    try:
+        device, queue = polled[cq]
+    except KeyError:
+        raise HandleError("There is no ibv_cq") from None
     if count < 0:
         raise HandleError(f"There are no {count} completions")
     if posting.fill:
         settle()
-    device, queue = found
     HubProgress.poll(_hub, device, queue, count)
     return 0

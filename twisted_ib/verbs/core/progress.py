@@ -26,10 +26,11 @@ from twisted_ib.verbs.core.closes import DeferredCloses
 Link = TypeVar("Link")
 Bad = TypeVar("Bad")
 
-#: Rounds of one drive: where both ends are here, request, response and completion need one each.
-_ROUNDS: Final = range(4)
-#: Seconds between two looks at descriptors and timers while a program polls, in vain and otherwise; a look
-#: costs system calls.
+#: Rounds of one drive, and how much each has done at first: where both ends are here, request, response and
+#: completion need one each.
+_ROUNDS: Final = (0,) * 4
+#: Seconds between two looks at descriptors and timers, of a thread that waits and has found nothing, and
+#: otherwise; a look costs system calls, and an answer that comes meanwhile waits for it.
 _ATTENTION = 50e-6
 _BUSY_ATTENTION = 250e-6
 #: Empty drives after which a polling program yields the CPU: the peer that is to answer may need it.
@@ -250,7 +251,7 @@ class HubProgress:
                 if mirror.shown:
                     # Completions that were taken are not there.
                     mirror.settle()
-                HubProgress.drive(self, completions, count or 1)
+                HubProgress.drive(self, completions, count or 1, True)
                 if completions:
                     self.unshown.add(mirror)
                 return []
@@ -258,7 +259,7 @@ class HubProgress:
                 # drive() would do no more.
                 self._taken += 1
                 return [completions.popleft()]
-            HubProgress.drive(self, completions, count or 1)
+            HubProgress.drive(self, completions, count or 1, True)
             if not completions:
                 return []
             if count == 1:
@@ -270,12 +271,18 @@ class HubProgress:
     # -- progress
 
     def drive(
-        self, completions: Sized = (), count: int = 1, isWaiting: bool = False, isLed: bool = False
+        self,
+        completions: Sized = (),
+        count: int = 1,
+        isPoll: bool = False,
+        isWaiting: bool = False,
+        isLed: bool = False,
     ) -> int:
         """
         Make progress on every device.  The lock is held.
 
         @param completions: what the caller will take: progress ends when C{count} of them are there.
+        @param isPoll: whether the caller asks for these alone, and is likely to ask again at once.
         @param isWaiting: whether the caller arms the devices again before it releases the lock, and tells
             the sleepers; C{isLed}: whether those look at descriptors and timers.
         @return: the number of events handled.
@@ -296,8 +303,7 @@ class HubProgress:
                 self.wake()
         total = 0
         devices = tuple(self.devices)
-        for _ in _ROUNDS:
-            n = 0
+        for n in _ROUNDS:
             for device in devices:
                 if not device.closed:
                     n += device.progress()
@@ -307,7 +313,7 @@ class HubProgress:
             if len(completions) >= count:
                 break
         self.driven = now = perf_counter()
-        if now - self._attended >= (_BUSY_ATTENTION if total else _ATTENTION) and not isLed:
+        if now - self._attended >= (_BUSY_ATTENTION if isPoll or total else _ATTENTION) and not isLed:
             self._attended = now
             total += self._attend()
         if total:
