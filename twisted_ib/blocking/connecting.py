@@ -258,9 +258,7 @@ class SwitchedConnecting(Connecting):
         connection, transport = self.connection, self.transport
         if connection is None or transport is None or not transport.isQuiet():
             return
-        if connection.move is not None:
-            connection.move.look()
-        elif self.attempt.why.verdict != SDP:
+        if self.attempt.why.verdict != SDP:
             ask(connection, transport, partial(self._moved, transport, why), why is GIVEN)
 
     def asked(self, transport: BlockingClient, descriptor: int) -> bool:

@@ -104,7 +104,8 @@ class Connection:
     @ivar descriptor: A descriptor of it, and the C{inode} of its socket; C{isTrapped}: whether it is seen if
         others use that; C{isMarked}: whether a program has said there whether it blocks, behind its socket's
         timeout, or for how long; C{limits}: the seconds of SO_RCVTIMEO and SO_SNDTIMEO, or L{None}.
-    @ivar move: Its move to the kernel's TCP, once one end has asked for that; else L{None}.
+    @ivar move: Its move to the kernel's TCP, once one end has asked for that; else L{None}.  C{isGiven}:
+        whether another process is about to be given it.
     @ivar local: The address of this end, as C{getsockname} returns it; C{peer} likewise.
     @ivar turns: Those of the loop when this end last sent, or tried to.
     """
@@ -120,7 +121,7 @@ class Connection:
         self.kept, self.holder = -1, ""
         self.stream: RedirectedServer | RedirectedClient | None = None
         self.sockets, self.lost, self.inbox = 1, 0, Inbox()
-        self.ended = self.peerEnded = self.over = self.isShut = self.isNew = False
+        self.ended = self.peerEnded = self.over = self.isShut = self.isNew = self.isGiven = False
         # Whether recv waits for bytes, and some are unread for the transport.
         self._awaits, self._isUnread, self.turns = False, False, 0
         self.move: Move | None = None
@@ -170,7 +171,11 @@ class Connection:
 
         @return: Whether the kernel has the descriptor now.
         """
-        return self.move is not None and self.move.awaitAnswer()
+        while (move := self.move) is not None:
+            hasMoved = move.awaitAnswer()
+            if move is self.move:
+                return hasMoved
+        return False
 
     def give(self) -> bool:
         """

@@ -117,9 +117,8 @@ class BlockingServer(RedirectedServer):
         return hasMoved
 
     def given(self) -> None:
-        connection = self.protocol
-        if self.server.why.verdict != SDP and connection.move is None:
-            ask(connection, self, partial(self.moved, why=GIVEN), True)
+        if self.server.why.verdict != SDP:
+            ask(self.protocol, self, partial(self.moved, why=GIVEN), True)
 
 
 class Listening(SocketListeners):

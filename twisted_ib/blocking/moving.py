@@ -14,8 +14,9 @@ at the descriptor.  So no byte overtakes another one: what is behind the mark of
 end that cannot move refuses: it resets what it is given, and all stays as it is.
 
 An end whose descriptor another process is about to be given asks, too, also one that has accepted, if it
-blocks.  All that it has not read yet it sends to itself by TCP before it asks.  A peer that has shut down,
-and sends nothing more over SDP, answers by the end of TCP's other direction.
+blocks.  If both ask, the one that has connected drops its question.  All that the end that asks has not read
+yet it sends to itself by TCP before.  A peer that has shut down, and sends nothing more over SDP, answers by
+the end of TCP's other direction.
 
 SDP calls the question and the answer to suspend (L{SDPTransport.suspend
 <twisted_ib.sdp.transport.SDPTransport.suspend>}); the path hands the descriptor over.
@@ -32,7 +33,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from enum import Enum, auto
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from twisted.internet.protocol import Protocol
 
@@ -42,7 +43,7 @@ from twisted_ib.blocking.connection import Connection
 # This module is imported late: the kernel's name may stand for another by now (L{twisted_ib.blocking.patch}).
 from twisted_ib.blocking.select import _IN, _poll
 from twisted_ib.hca.base.machine import Machine, ignored, listed
-from twisted_ib.hca.host.fdpassing import LINGER_RESET, refuse, takeTCP
+from twisted_ib.hca.host.fdpassing import LINGER_RESET, PAIR_SECONDS, pairOfTCP, refuse, takeTCP
 from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer, asOverSDP
 
 if TYPE_CHECKING:
@@ -56,12 +57,8 @@ _OPTIONS: Final = (
     *((kernel.IPPROTO_TCP, each) for each in (kernel.TCP_KEEPIDLE, kernel.TCP_KEEPINTVL, kernel.TCP_KEEPCNT)),
     (kernel.IPPROTO_TCP, kernel.TCP_USER_TIMEOUT),
 )
-#: Strangers that connect to a socket which waits for our own one, at most.
-_STRANGERS: Final = 8
 #: Descriptors of a process, at most, that are asked whether they are the same.
 _DESCRIPTORS: Final = 1024
-#: Seconds that a host may take to connect to itself.
-_PAIR_SECONDS: Final = 0.1
 #: How long a peer is waited for that was asked, and is busy.
 ANSWER_SECONDS: Final = 1.0
 #: And for its first octets: most clients speak first.
@@ -212,6 +209,9 @@ class Move:
                 end = monotonic() + ANSWER_SECONDS
                 connection.loop.wait(self._isOver, end, poller)
                 self.look()
+                if self.state is State.REFUSED:
+                    # The peer's own question, if it has one, has come before.
+                    connection.loop.poll()
                 # The end of TCP, which is the answer of one that has shut down, overtakes that of SDP.
                 connection.loop.wait(lambda: connection.peerEnded or self._isOver(), end)
                 self.look()
@@ -223,6 +223,9 @@ class Move:
         return self.receives() and not connection.inbox.size
 
     def _isOver(self) -> bool:
+        if self.state is State.SENDING:
+            # Only who has all of it can give it.
+            return self.connection.over or not self.connection.isGiven
         return self.state not in (State.ASKED, State.ANSWERED) or self.connection.over
 
     def shutdown(self) -> None:
@@ -355,7 +358,7 @@ class Asking(Move):
         (poller := _poll()).register(mine, _IN)
         # The peer may have ended it meanwhile, in order or not.
         with suppress(OSError):
-            while left and poller.poll(_PAIR_SECONDS * 1e3) and (octets := len(mine.recv(left))):
+            while left and poller.poll(PAIR_SECONDS * 1e3) and (octets := len(mine.recv(left))):
                 left -= octets
         return not left
 
@@ -439,6 +442,11 @@ def ask(
     @param moved: Called with the socket once that has moved.
     @param isGiven: Whether what is not read yet is to come by TCP.
     """
+    if (before := connection.move) is not None:
+        before.look()
+        # One that was refused may be given later: its peer may have had a duplicate.
+        if not (isGiven and before.state is State.REFUSED):
+            return
     # The octets before a peer's end go along; nothing may follow this end's own.
     if connection.isShut or (connection.ended and not isGiven):
         return
@@ -475,13 +483,28 @@ def asked(stream: _Stream, descriptor: int, moved: Callable[[socket], object]) -
     @return: Whether that is taken care of, and the descriptor with it.
     """
     connection: object = stream.protocol
-    if not isinstance(connection, Connection) or connection.move is not None:
+    if not isinstance(connection, Connection) or not _yields(connection, stream):
         return False
     mine = takeTCP(descriptor)
     if mine is not None:
         move = connection.move = Asked(connection, mine, stream, moved)
         stream.whenQuiet(move.mayMove, move.decided)
     return True
+
+
+def _yields(connection: Connection, stream: _Stream) -> bool:
+    # Whether the peer's question is the one that counts.  Of two at the same time it is that of the end that
+    # has accepted: mostly that has octets which are not read yet.
+    move, hasAccepted = connection.move, isinstance(stream, RedirectedServer)
+    if move is None:
+        if hasAccepted and connection.isGiven and connection.inbox.size and stream.isQuiet():
+            # Those are to come by TCP.  The peer finds this question before the refusal of its own.
+            stream.given()
+        return connection.move is None
+    move.look()
+    if isinstance(move, Asking) and not hasAccepted:
+        move.drop()
+    return move.state is State.REFUSED
 
 
 def answered(stream: _Stream) -> bool:
@@ -529,47 +552,22 @@ def given(connection: Connection) -> bool:
 
     @return: Whether the kernel has it now.
     """
-    with (loop := connection.loop):
-        if isinstance(connection.stream, RedirectedServer):
-            # TCP's stream has no place for what a client sends between the question and its answer.
-            loop.wait(connection.readable, monotonic() + FIRST_SECONDS)
-        loop.poll()
-        isQuiet = loop.wait(
-            lambda: connection.stream is None or connection.stream.isQuiet(), monotonic() + ANSWER_SECONDS
-        )
-        # It may have moved meanwhile, as its client has asked, or ended.
-        if isQuiet and connection.stream is not None:
-            connection.stream.given()
-    return connection.awaitMove()
-
-
-def pairOfTCP() -> tuple[_socket.socket, _socket.socket]:
-    """
-    Return two sockets of TCP that are connected with each other.
-
-    @raise OSError: None is to be had.
-    """
-    listener: Any = _socket.socket(kernel.AF_INET, kernel.SOCK_STREAM)
-    with closing(listener):
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(_STRANGERS)
-        mine = _socket.socket(kernel.AF_INET, kernel.SOCK_STREAM)
-        mine.settimeout(_PAIR_SECONDS)
-        listener.settimeout(_PAIR_SECONDS)
-        try:
-            mine.connect(listener.getsockname())
-            for _ in range(_STRANGERS):
-                descriptor, address = listener._accept()
-                theirs = _socket.socket(kernel.AF_INET, kernel.SOCK_STREAM, 0, descriptor)
-                if address == mine.getsockname():
-                    mine.setblocking(False)
-                    return mine, theirs
-                theirs.close()
-        except BaseException:
-            mine.close()
-            raise
-        mine.close()
-    raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+    connection.isGiven = True
+    try:
+        with (loop := connection.loop):
+            if isinstance(connection.stream, RedirectedServer):
+                # TCP's stream has no place for what a client sends between the question and its answer.
+                loop.wait(connection.readable, monotonic() + FIRST_SECONDS)
+            loop.poll()
+            isQuiet = loop.wait(
+                lambda: connection.stream is None or connection.stream.isQuiet(), monotonic() + ANSWER_SECONDS
+            )
+            # It may have moved meanwhile, as its client has asked, or ended.
+            if isQuiet and connection.stream is not None:
+                connection.stream.given()
+        return connection.awaitMove()
+    finally:
+        connection.isGiven = False
 
 
 def _isAlone(connection: Connection) -> bool:

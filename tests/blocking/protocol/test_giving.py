@@ -438,6 +438,56 @@ class GivenTests(BlockingTestCase):
         self.assertTrue(server.sdp.give())
         self.exchange(client, server)
 
+    # -- both ends are given
+
+    def test_bothGiven(self) -> None:
+        """
+        Both ends ask at the same moment: both move, with all that was not read.
+        """
+        for isFirst, data in itertools.product((False, True), (b"", b"request")):
+            client, server = self.pair()
+            client.sendall(data)
+            self.assertEqual(server.recv(9, socket.MSG_PEEK) if data else b"", data)
+            ends = (client, server) if isFirst else (server, client)
+            with self.loop:
+                for each in ends:
+                    each.sdp.stream.given()
+            for each in ends:
+                self.assertTrue(each.sdp is None or each.sdp.awaitMove(), (isFirst, data))
+            self.assertEqual(exactly(server, len(data)), data)
+            self.exchange(client, server)
+            self.assertEqual([client.sdp, server.sdp], [None, None])
+
+    def test_bothWaiting(self) -> None:
+        """
+        A client that sends, and gives its end to a process, of a server that gives its own: neither is reset.
+        """
+        self.patch(moving, "FIRST_SECONDS", HANG_SECONDS)
+        client, server = self.pair()
+        given = self.waiting(client, server)
+        with self.loop:
+            client.sendall(b"request")
+            client.sdp.stream.given()
+        self.assertTrue(client.sdp is None or client.sdp.awaitMove())
+        self.assertTrue(given.result(HANG_SECONDS))
+        self.assertEqual(exactly(server, 7), b"request")
+        self.exchange(client, server)
+
+    def test_bothAmid(self) -> None:
+        """
+        A client that has answered already, and gives its end, waits until its server has moved.
+        """
+        client, server = self.pair()
+        with self.loop:
+            server.sdp.stream.given()
+            hold = self.restless(server)
+            self.loop.wait(client.sdp.sendsByTCP)
+        given = self.inThread(client.sdp.give)
+        waitUntil(lambda: self.loop.sleeping or given.done())
+        hold.restore()
+        self.assertTrue(given.result(HANG_SECONDS))
+        self.exchange(client, server)
+
     # -- those that stay
 
     def restless(self, skt: Any) -> Any:
@@ -576,6 +626,30 @@ class GivenTests(BlockingTestCase):
         self.assertEqual(skt.recv(9), b"first")
         self.exchange(client, skt)
         self.assertFalse(listener.sdp.sdpListeners)
+
+    def test_again(self) -> None:
+        """
+        An end that was refused once moves when it is given later, if both can by then.
+        """
+        for isServer in False, True:
+            client, server = self.pair()
+            one, other = (server, client) if isServer else (client, server)
+            with one.dup(), other.dup():
+                for each in one, other:
+                    self.assertFalse(each.sdp.give())
+            copy = other.dup()
+            self.assertFalse(one.sdp.give())
+            self.assertIs(one.sdp.move.state, State.REFUSED)
+            copy.close()
+            self.assertTrue(one.sdp.give())
+            self.exchange(client, server)
+            client, server = self.pair()
+            one, other = (server, client) if isServer else (client, server)
+            copy = other.dup()
+            self.assertFalse(one.sdp.give())
+            copy.close()
+            self.assertTrue(other.sdp.give())
+            self.exchange(client, server)
 
     # -- peers that do as they like
 

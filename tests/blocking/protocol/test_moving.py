@@ -38,6 +38,7 @@ from twisted_ib.blocking.moving import State
 from twisted_ib.blocking.select import epoll, poll, select
 from twisted_ib.blocking.socket import MovedSocket
 from twisted_ib.hca.base.socketrows import COLUMNS
+from twisted_ib.hca.host import fdpassing
 from twisted_ib.hca.host.fdpassing import LINGER_RESET
 from twisted_ib.sdp.transport import SDPTransport
 from twisted_ib.switch import reason
@@ -1126,9 +1127,9 @@ class MovingTests(BlockingTestCase):
         with closing(mine), closing(theirs):
             self.assertEqual(theirs.getpeername(), mine.getsockname())
             self.assertEqual(mine.getpeername(), theirs.getsockname())
-        Besieged.count = moving._STRANGERS
+        Besieged.count = fdpassing._STRANGERS
         self.assertRaises(OSError, moving.pairOfTCP)
-        self.assertEqual(len(strangers), 1 + moving._STRANGERS)
+        self.assertEqual(len(strangers), 1 + fdpassing._STRANGERS)
         for each in strangers:
             with each:
                 self.assertEqual(each.recv(1), b"")

@@ -1,15 +1,16 @@
 """
-Messages with descriptors (SCM_RIGHTS) over a SEQPACKET socket, never blocking.
+Messages with descriptors (SCM_RIGHTS) over a SEQPACKET socket, never blocking; ends of TCP that go there.
 """
 
 from __future__ import annotations
 
 import _socket
+import errno
 import os
 import socket
 import struct
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib.errors import DescriptorError, PathLostError
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 _INT: Packed[tuple[int]] = struct.Struct("=i")
 #: SO_LINGER's struct linger (socket(7)): on, and no time.  A close resets the connection.
 LINGER_RESET: Final = struct.pack("=ii", 1, 0)
+#: Strangers that connect to a socket which waits for our own one, at most.
+_STRANGERS: Final = 8
+#: Seconds that a host may take to connect to itself.
+PAIR_SECONDS: Final = 0.1
 
 
 def closeAll(descriptors: Iterable[int]) -> None:
@@ -60,6 +65,35 @@ def takeTCP(descriptor: int) -> KernelSocket | None:
             return plain
     refuse(plain.detach())
     return None
+
+
+def pairOfTCP() -> tuple[_socket.socket, _socket.socket]:
+    """
+    Return two sockets of TCP that are connected with each other.
+
+    @raise OSError: None is to be had.
+    """
+    listener: Any = _socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    with closing(listener):
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(_STRANGERS)
+        mine = _socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        mine.settimeout(PAIR_SECONDS)
+        listener.settimeout(PAIR_SECONDS)
+        try:
+            mine.connect(listener.getsockname())
+            for _ in range(_STRANGERS):
+                descriptor, address = listener._accept()
+                theirs = _socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
+                if address == mine.getsockname():
+                    mine.setblocking(False)
+                    return mine, theirs
+                theirs.close()
+        except BaseException:
+            mine.close()
+            raise
+        mine.close()
+    raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
 
 
 def sendWithDescriptors(pair: socket.socket, data: bytes, descriptors: Sequence[int] = ()) -> bool:
