@@ -31,18 +31,15 @@ import select
 import socket as kernel
 from collections.abc import Callable
 from contextlib import closing, suppress
-from enum import Enum, auto
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from twisted.internet.protocol import Protocol
-
 from twisted_ib.blocking import descriptors
 from twisted_ib.blocking.connection import Connection
+from twisted_ib.blocking.protocol.moves import MOVES, Input, State
 
 # This module is imported late: the kernel's name may stand for another by now (L{twisted_ib.blocking.patch}).
 from twisted_ib.blocking.select import _IN, _poll
-from twisted_ib.hca.base.machine import Machine, ignored, listed
 from twisted_ib.hca.host.fdpassing import LINGER_RESET, PAIR_SECONDS, pairOfTCP, refuse, takeTCP
 from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer, asOverSDP
 
@@ -65,67 +62,6 @@ ANSWER_SECONDS: Final = 1.0
 FIRST_SECONDS: Final = 0.02
 _Plain: Final = _socket.socket
 _dup2, _fstat = os.dup2, os.fstat
-
-
-class State(Enum):
-    """
-    How far the move of a connection is, at one of its ends.
-    """
-
-    #: One end has asked the other; this one sends and receives over SDP.
-    ASKED = auto()
-    #: The same, and a call has waited for the answer in vain: none waits again, as a server may stand still.
-    OVERDUE = auto()
-    #: It stays with SDP.
-    REFUSED = auto()
-    #: At the end that has asked: the peer sends by TCP, and this end is to do so as soon as it can.
-    ANSWERED = auto()
-    #: This end sends by TCP; what the peer has sent before still arrives over SDP.
-    SENDING = auto()
-    #: Nothing more arrives over SDP: this end also receives by TCP, behind what is in the inbox.
-    MOVED = auto()
-
-
-class Input(Enum):
-    """
-    An event that changes it.
-    """
-
-    #: A call has waited for the answer in vain.
-    WAITED = auto()
-    #: One of the ends stays with SDP.
-    REFUSE = auto()
-    #: The peer sends by TCP: SuspCommAck has come.
-    ANSWER = auto()
-    #: A socket of TCP has taken the place at the descriptor.
-    REPLACE = auto()
-    #: Nothing more arrives over SDP.
-    END = auto()
-
-
-#: What is not listed changes nothing.
-MOVES: Final = Machine[State, Input, "State | None"](
-    listed(
-        {
-            State.ASKED: {
-                Input.WAITED: State.OVERDUE,
-                Input.REFUSE: State.REFUSED,
-                Input.ANSWER: State.ANSWERED,
-                Input.REPLACE: State.SENDING,
-            },
-            State.OVERDUE: {
-                Input.REFUSE: State.REFUSED,
-                Input.ANSWER: State.ANSWERED,
-                Input.REPLACE: State.SENDING,
-            },
-            # The peer has answered what this end has closed: it is reset.
-            State.REFUSED: {Input.ANSWER: State.ANSWERED},
-            State.ANSWERED: {Input.REPLACE: State.SENDING},
-            State.SENDING: {Input.END: State.MOVED},
-        }
-    ),
-    unlisted=ignored,
-)
 
 
 class Move:
@@ -276,9 +212,9 @@ class Move:
         Nothing more arrives over SDP; once all of that is read, the socket is the kernel's.
         """
         connection = self.connection
-        stream, connection.stream = connection.stream, None
+        stream = connection.stream
         if stream is not None:
-            stream.protocol, stream.thread = Protocol(), connection.loop.owner
+            self._letGo(stream)
             # At once, as both are quiet: nobody may drive the loop after this.
             stream.endNow()
         # Duplicates may have been made since.
@@ -298,6 +234,12 @@ class Move:
                 descriptors.returning.discard(it.descriptor)
         connection.descriptor = number
         descriptors.Offloaded.parts.pop(connection.inode, None)
+
+    def _letGo(self, stream: _Stream) -> None:
+        # The end over SDP is that of a connection which nobody has.
+        loop = self.connection.loop
+        stream.protocol, stream.thread = (left := Connection(loop)), loop.owner
+        self.connection.stream, left.sockets = None, 0
 
     def closing(self, skt: socket) -> None:
         """
@@ -339,6 +281,24 @@ class Asking(Move):
         except OSError:
             # It has refused.
             self.drop()
+
+    def leave(self) -> None:
+        """
+        Nothing more comes from the peer: move alone, with all of the inbox, and reset the peer, as it gets
+        nothing more either.
+        """
+        connection, stream, mine = self.connection, self.connection.stream, self.mine
+        assert stream is not None and mine is not None
+        if stream.queuePair.path is not None:
+            # It may wait for an answer: who writes one has an error at once.
+            mine.shutdown(kernel.SHUT_WR)
+        self.feed(Input.ANSWER)
+        connection.inbox.clear()
+        self._replace()
+        self._moved(connection.kernelSocket())
+        self._letGo(stream)
+        stream.abortConnection()
+        self._end()
 
     def _mayMove(self) -> bool:
         connection, stream = self.connection, self.connection.stream
@@ -442,10 +402,13 @@ def ask(
     @param moved: Called with the socket once that has moved.
     @param isGiven: Whether what is not read yet is to come by TCP.
     """
+    # Of a peer that sends no more, and does not answer, or is gone, nothing is needed.
+    isLeft = connection.peerEnded and stream.queuePair.path is None
     if (before := connection.move) is not None:
         before.look()
+        isLeft = isLeft or (connection.peerEnded and before.state is State.OVERDUE)
         # One that was refused may be given later: its peer may have had a duplicate.
-        if not (isGiven and before.state is State.REFUSED):
+        if not (isGiven and (isLeft or before.state is State.REFUSED)):
             return
     # The octets before a peer's end go along; nothing may follow this end's own.
     if connection.isShut or (connection.ended and not isGiven):
@@ -458,7 +421,11 @@ def ask(
             ahead = connection.inbox.peek(connection.inbox.size) if isGiven else b""
             move = connection.move = Asking(connection, mine, moved, ahead)
             stream.thread = connection.loop.owner
-            if not (_takes(theirs, ahead) and stream.suspend(theirs.fileno())):
+            if not _takes(theirs, ahead):
+                move.drop()
+            elif isLeft:
+                move.leave()
+            elif not stream.suspend(theirs.fileno()):
                 move.drop()
 
 
@@ -559,15 +526,23 @@ def given(connection: Connection) -> bool:
                 # TCP's stream has no place for what a client sends between the question and its answer.
                 loop.wait(connection.readable, monotonic() + FIRST_SECONDS)
             loop.poll()
-            isQuiet = loop.wait(
-                lambda: connection.stream is None or connection.stream.isQuiet(), monotonic() + ANSWER_SECONDS
-            )
+            isQuiet = loop.wait(lambda: _isSettled(connection.stream), monotonic() + ANSWER_SECONDS)
             # It may have moved meanwhile, as its client has asked, or ended.
             if isQuiet and connection.stream is not None:
                 connection.stream.given()
-        return connection.awaitMove()
+        if not (hasMoved := connection.awaitMove()):
+            with loop:
+                if connection.stream is not None and connection.peerEnded:
+                    connection.stream.given()
+            hasMoved = connection.awaitMove()
+        return hasMoved
     finally:
         connection.isGiven = False
+
+
+def _isSettled(stream: _Stream | None) -> bool:
+    # Whether nothing of it is to come any more into the medium.
+    return stream is None or stream.queuePair.path is None or stream.isQuiet()
 
 
 def _isAlone(connection: Connection) -> bool:

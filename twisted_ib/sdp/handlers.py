@@ -8,6 +8,7 @@ first asks the machine, which checks the message and changes its state.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -120,8 +121,11 @@ def _suspComm(stream: Stream, buffer: Any, start: int, stop: int) -> None:
     if descriptor is None:
         # OpenIB parses SuspComm and never answers, OFED logs it: the peer would then wait for ever.
         raise SDPError(f"SuspComm: the peer moves to service {service:#x}, where we do not follow")
+    if descriptor >= 0 and not stream.attached:
+        # This end is closed: as after a shutdown, the end of TCP is the answer.
+        os.close(descriptor)
     # Nobody has to.
-    if descriptor >= 0 and not _transportOf(stream).suspended(descriptor):
+    elif descriptor >= 0 and not _transportOf(stream).suspended(descriptor):
         refuse(descriptor)
 
 

@@ -51,6 +51,23 @@ with socket.socket(fileno=0) as skt:
         data += piece
     skt.sendall(data[::-1])
 """
+#: A client that sends, closes, and ends, or does so once its input has ended, amid other calls or without.
+_LEAVES = """
+import os, signal, sys
+signal.alarm(60)
+os.sched_getaffinity = lambda _: {0, 1}
+from twisted_ib import socket
+from twisted_ib.select import select
+with socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=60) as skt:
+    assert skt.sdp is not None
+    skt.sendall(b"0123456789" * 1000)
+print("closed", flush=True)
+if sys.argv[2] == "calls":
+    listener = socket.create_server(("127.0.0.1", 0))
+    select([listener, 0], [], [])
+elif sys.argv[2] == "sleeps":
+    os.read(0, 1)
+"""
 #: A client that sends, ends this direction, and prints what it is answered.
 _CLIENT = """
 import os, signal, sys
@@ -260,6 +277,33 @@ class GivenTests(BlockingTestCase):
                 command = [sys.executable, "-c", _ANSWERS_ALL]
                 self.assertEqual(subprocess.call(command, stdin=skt, timeout=HANG_SECONDS), 0)
         self.assertEqual(child.communicate(timeout=HANG_SECONDS)[0], "tseuqer None\n")
+
+    def test_closed(self) -> None:
+        """
+        A client that has sent and closed, and has ended or not: the process has all of it, and the end.
+        """
+        self.rules("use both server * *:*\nuse both client * *:*\n")
+        listener = self.server()
+        for word, isPeeked in itertools.product(("ends", "calls", "sleeps"), (False, True)):
+            # The peer that sleeps is not waited for in vain.
+            self.patch(moving, "ANSWER_SECONDS", 0.0 if word == "sleeps" else HANG_SECONDS)
+            words = [sys.executable, "-c", _LEAVES, str(listener.getsockname()[1]), word]
+            with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+                self.addCleanup(child.kill)
+                skt, _ = listener.accept()
+                with skt, patched():
+                    skt.settimeout(None)
+                    self.assertEqual(child.stdout.readline(), b"closed\n")
+                    if word == "ends":
+                        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+                    if isPeeked:
+                        self.assertEqual(skt.recv(10, socket.MSG_PEEK), b"0123456789")
+                    with self.loop:
+                        self.loop.wait(lambda of=skt.sdp: of.peerEnded)
+                    data = subprocess.check_output(["cat"], stdin=skt, timeout=HANG_SECONDS)
+                    self.assertEqual(data, b"0123456789" * 1000)
+                child.stdin.close()
+            self.assertEqual(child.returncode, 0)
 
     def test_shutHere(self) -> None:
         """
@@ -656,7 +700,7 @@ class GivenTests(BlockingTestCase):
     def test_unanswered(self) -> None:
         """
         An answer that never comes is an error of the program's, and a reset; one that is late changes
-        nothing.
+        nothing.  Of a peer that has shut down, who is given the descriptor has all, and an error if it sends.
         """
         self.patch(moving, "ANSWER_SECONDS", 0.0)
         for isShut in False, True:
@@ -665,9 +709,17 @@ class GivenTests(BlockingTestCase):
             if isShut:
                 client.shutdown(socket.SHUT_WR)
             self.assertEqual(server.recv(5, socket.MSG_PEEK), b"first")
+            with self.loop:
+                self.loop.wait(lambda of=server.sdp, isShut=isShut: of.peerEnded is isShut)
             hold = self.restless(client)
-            error = self.assertRaises(OSError, descriptors.keep, [server.fileno()])
-            self.assertEqual(error.errno, errno.EOPNOTSUPP)
+            if isShut:
+                descriptors.keep([server.fileno()])
+                self.assertIsNone(server.sdp)
+                self.assertEqual([server.recv(9), server.recv(9)], [b"first", b""])
+                self.assertRaises(BrokenPipeError, server.send, b"x")
+            else:
+                error = self.assertRaises(OSError, descriptors.keep, [server.fileno()])
+                self.assertEqual(error.errno, errno.EOPNOTSUPP)
             move = client.sdp.move
             self.assertRaises(ConnectionResetError, client.recv, 1)
             hold.restore()
