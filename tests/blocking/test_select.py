@@ -90,7 +90,7 @@ class NestedTests(BlockingTestCase):
         def fail(*_: object) -> None:
             raise MemoryError
 
-        for where, name in (inner, "_wants"), (waits, "pollerOf"):
+        for where, name in (inner, "wants"), (waits, "pollerOf"):
             with patch.object(where, name, fail):
                 self.assertRaises(MemoryError, poller.poll, 0)
             for each in inner, outer:
@@ -305,12 +305,42 @@ class NestedTests(BlockingTestCase):
             os.dup2(other, number)
             os.close(other)
 
-    def test_closedInChild(self) -> None:
+    def test_lockOrder(self) -> None:
         """
-        A forked child closes an object of which another thread of its parent had the lock.
+        With EPOLLET the room of a connection is looked at, which may need the loop, without the lock of what
+        is registered: a thread that has the loop may wait for that.
         """
+        plain, isFree = waits.eventsOf, []
+
+        def take() -> bool:
+            if hasTaken := inner._lock.acquire(False):
+                inner._lock.release()
+            return hasTaken
+
+        def look(*words: Any) -> int:
+            if not self.loop.lock._is_owned():
+                isFree.append(self.inThread(take).result(HANG_SECONDS))
+            return plain(*words)
+
+        one, other = self.pair()
+        with select.epoll() as inner:
+            inner.register(one, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
+            other.sendall(b"x")
+            with patch.object(waits, "eventsOf", look):
+                inner.poll(HANG_SECONDS)
+        self.assertEqual(isFree, [True])
+
+    def test_usedInChild(self) -> None:
+        """
+        A forked child uses an object of which another thread of its parent had the lock, and closes it.
+        """
+        reader, writer = os.pipe()
+        for each in reader, writer:
+            self.addCleanup(os.close, each)
+        one, _ = self.pair()
         inner = select.epoll()
         self.addCleanup(inner.close)
+        inner.register(one, select.EPOLLIN)
         held, over = Event(), Event()
 
         def hold() -> None:
@@ -322,12 +352,17 @@ class NestedTests(BlockingTestCase):
         thread.start()
         self.assertTrue(held.wait(HANG_SECONDS))
 
-        def close() -> None:
+        def use() -> None:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(int(HANG_SECONDS))
+            inner.unregister(one)
+            inner.register(writer, select.EPOLLOUT)
+            self.assertEqual(inner.poll(0), [(writer, select.EPOLLOUT)])
+            inner.modify(writer, select.EPOLLIN)
+            self.assertEqual(inner.poll(0), [])
             inner.close()
 
-        self.assertEqual(runForked(close), 0)
+        self.assertEqual(runForked(use), 0)
         over.set()
         thread.join()
 

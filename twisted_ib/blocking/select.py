@@ -19,11 +19,12 @@ from operator import index
 from threading import RLock
 from time import monotonic
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, cast
 from weakref import ref
 
 # A program under C{ib-run} has these from its start: nothing that devices need is imported here.
-from twisted_ib.blocking.descriptors import connected, held, inodeOf, offloaded, returning
+from twisted_ib.blocking.descriptors import connected, held, inodeOf, returning
+from twisted_ib.drive.process import life
 
 if TYPE_CHECKING:
     from twisted_ib.drive.turn import Found, Idle
@@ -47,8 +48,6 @@ else:
 # Now: these names may stand for the ones below later (L{twisted_ib.blocking.patch}).
 _select, _poll, _epoll = kernel.select, kernel.poll, kernel.epoll
 _IN, _OUT = kernel.POLLIN, kernel.POLLOUT
-#: C{RLock}, without a function of Python.
-_newLock: Final = type(RLock())
 
 
 class _Pollers(dict[int, "ref[epoll]"]):
@@ -244,6 +243,9 @@ class epoll:
     _isForeign = False
     #: As a L{Poll}'s, of the kernel's epoll and the loop's descriptor.
     _beside: _Beside = _DRIVEN
+    #: Of what all of them have registered, also with the kernel.  The loop's, which may be held when it is
+    #: taken, is never taken within this one.
+    _lock: ClassVar = RLock()
     #: The threads that wait for SDP; how often others have changed what they wait for.
     _waiting = _changes = 0
 
@@ -256,8 +258,6 @@ class epoll:
         self._taken: dict[int, int] = {}
         #: Those of EPOLLET that were found writable: when they had last been sent to (L{waits.sentAt}).
         self._told: dict[int, int] = {}
-        #: Of both, and of what the kernel has registered.  The loop's may be held when it is taken.
-        self._lock = _newLock()
         #: Waits for this object's own descriptor.
         self._around: list[waits.Watch] = []
         if (number := self._kernel.fileno()) not in pollers or not self._isForeign:
@@ -408,7 +408,7 @@ class epoll:
                 if plain is not None:
                     result = plain
                 else:
-                    result, isOver = self._wait(deadline, maxevents)
+                    result, isOver = waits.waitEpoll(self, deadline, maxevents)
             else:
                 isPlain = True
                 result = self._kernel.poll(timeout, maxevents)
@@ -445,60 +445,12 @@ class epoll:
         found, bell = both(ceil(milliseconds)), waits.theLoop().idling.bell
         return found if not found or bell in found else self._kernel.poll(0, maxevents) or [bell]
 
-    def _wait(self, deadline: float | None, maxevents: int) -> tuple[list[tuple[int, int]], bool]:
-        # Wait for SDP too; return the events, and whether the time is over.
-        masks, told, seen = self._masks, self._told, 0
-        sent: dict[int, int] = {}
+    def wants(self, sent: dict[int, int]) -> list[tuple[int, int]]:
+        """
+        Return the descriptors of SDP, and of other objects, with their events, under the lock.
 
-        def wanted() -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-            nonlocal seen
-            seen = self._changes
-            sent.clear()
-            with self._lock:
-                wants = self._wants(sent)
-                # An object of C{fromfd} has descriptors that only the kernel knows of.
-                hasOthers = self._isForeign or bool(masks.keys() - self._taken.keys())
-            others = [(self._kernel.fileno(), kernel.POLLIN)] if hasOthers else []
-            return wants, others
-
-        with self._lock:
-            self._waiting += 1
-        try:
-            found, more = waits.wait(
-                wanted, deadline, lambda: self._changes != seen or (sent != {} and waits.haveSent(sent))
-            )
-        finally:
-            with self._lock:
-                self._waiting -= 1
-        mine = self._kernel.fileno()
-        for descriptor, events in more:
-            if descriptor != mine and descriptor not in found:
-                found[descriptor] = events
-        isOver = not (found or more)
-        for descriptor in list(found):
-            with self._lock:
-                mask = masks.get(descriptor)
-                if mask is None or (mask & kernel.EPOLLONESHOT and not mask & 0xFFFF):
-                    # Another thread has unregistered it, or has its one event.
-                    del found[descriptor]
-                    continue
-                if descriptor in sent and (skt := offloaded.get(descriptor)) is not None:
-                    # With another event this one is told, too.
-                    found[descriptor] |= waits.eventsOf(skt, mask & _OUT) & _OUT
-                    if found[descriptor] & _OUT:
-                        told[descriptor] = sent[descriptor]
-                if mask & kernel.EPOLLONESHOT:
-                    masks[descriptor] = mask & ~0xFFFF
-                    if descriptor not in self._taken:
-                        self._kernel.modify(descriptor, mask & ~0xFFFF)
-        result = list(found.items())
-        if more and any(descriptor == mine for descriptor, _ in more):
-            others = self._kernel.poll(0, maxevents)
-            result += [each for each in others if each[0] not in found and waits.isKernels(each[0])]
-        return (result if maxevents < 0 else result[:maxevents]), isOver
-
-    def _wants(self, sent: dict[int, int]) -> list[tuple[int, int]]:
-        # Those of SDP, and other objects, with their events; when those of EPOLLET had last been sent to.
+        @param sent: Gets when those of EPOLLET had last been sent to.
+        """
         nested = self._masks.keys() & pollers.keys()
         wants = [(descriptor, self._masks[descriptor] & 0xFFFF) for descriptor in nested]
         for descriptor in waits.socketsOf(self._masks):
@@ -520,7 +472,7 @@ class epoll:
         with self._lock:
             self._waiting += 1
             self._around.append(around)
-            return self._wants({})
+            return self.wants({})
 
     def leave(self, around: waits.Watch) -> None:
         """
@@ -567,6 +519,14 @@ class epoll:
         # Not what was closed since, and perhaps opened again.
         inode = self._taken.get(descriptor)
         return inode is not None and (descriptor in returning or inode == inodeOf(descriptor))
+
+
+def _forkedChild() -> None:
+    # A thread that is not there may have had it.
+    epoll._lock = RLock()
+
+
+life.atFork(__name__, inChild=_forkedChild)
 
 
 # -- selectors

@@ -341,6 +341,63 @@ def wait(
                     watch.leave()
 
 
+def waitEpoll(poller: epoll, deadline: float | None, maxevents: int) -> tuple[Found, bool]:
+    """
+    L{wait} for all that an epoll object has.
+
+    @return: The events, and whether the time is over.
+    """
+    masks, told, seen = poller._masks, poller._told, 0
+    sent: dict[int, int] = {}
+
+    def wanted() -> tuple[Found, Found]:
+        nonlocal seen
+        seen = poller._changes
+        sent.clear()
+        with poller._lock:
+            wants = poller.wants(sent)
+            # An object of C{fromfd} has descriptors that only the kernel knows of.
+            hasOthers = poller._isForeign or bool(masks.keys() - poller._taken.keys())
+        return wants, [(poller._kernel.fileno(), _IN)] if hasOthers else []
+
+    with poller._lock:
+        poller._waiting += 1
+    try:
+        found, more = wait(
+            wanted, deadline, lambda: poller._changes != seen or (sent != {} and haveSent(sent))
+        )
+    finally:
+        with poller._lock:
+            poller._waiting -= 1
+    mine = poller._kernel.fileno()
+    for descriptor, events in more:
+        if descriptor != mine and descriptor not in found:
+            found[descriptor] = events
+    isOver = not (found or more)
+    for descriptor in found.keys() & sent.keys():
+        if (skt := offloaded.get(descriptor)) is not None:
+            # With another event this one is told, too.  It may need the loop's lock.
+            found[descriptor] |= eventsOf(skt, masks.get(descriptor, 0) & _OUT) & _OUT
+    for descriptor in list(found):
+        with poller._lock:
+            mask = masks.get(descriptor)
+            if mask is None or (mask & kernel.EPOLLONESHOT and not mask & 0xFFFF):
+                # Another thread has unregistered it, or has its one event.
+                del found[descriptor]
+                continue
+            if descriptor in sent and found[descriptor] & _OUT:
+                told[descriptor] = sent[descriptor]
+            if mask & kernel.EPOLLONESHOT:
+                masks[descriptor] = mask & ~0xFFFF
+                if descriptor not in poller._taken:
+                    poller._kernel.modify(descriptor, mask & ~0xFFFF)
+    result = list(found.items())
+    if more and any(descriptor == mine for descriptor, _ in more):
+        others = poller._kernel.poll(0, maxevents)
+        result += [each for each in others if each[0] not in found and isKernels(each[0])]
+    return (result if maxevents < 0 else result[:maxevents]), isOver
+
+
 def _waitOne(descriptor: int, mask: int, deadline: float | None) -> int | None:
     """
     Wait for one connection over SDP and nothing else, as most programs do.
