@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.descriptors import runForked
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.verbs.core.readable import Readable
 from twisted_ib.verbs.pyverbs import enums
@@ -80,6 +81,17 @@ class ReadableTests(SynchronousTestCase):
         self.readable.set()
         for call in (self.readable.close, self.readable.tell, self.readable.set, self.readable.clear):
             call()
+
+    def test_clearedInChild(self) -> None:
+        """
+        A forked child shares the descriptor, and may have made it unreadable: an event is taken all the same.
+        """
+        events = AsyncEvents()
+        events.readable = self.readable
+        events.add(EventType.PORT_ACTIVE, None)
+        self.assertEqual(runForked(self.readable.clear), 0)
+        self.assertIsNotNone(events.take())
+        self.edges(self.readable.fd, lambda: events.add(EventType.PORT_ACTIVE, None), events.take)
 
     def test_completions(self) -> None:
         """

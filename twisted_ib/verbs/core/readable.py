@@ -5,6 +5,7 @@ Descriptors that a program watches.
 from __future__ import annotations
 
 import os
+from os import eventfd_read
 
 
 class Readable:
@@ -47,7 +48,10 @@ class Readable:
         """
         if self._readable:
             self._readable = False
-            os.eventfd_read(self.fd)
+            try:
+                eventfd_read(self.fd)
+            except BlockingIOError:
+                pass  # A forked child, which shares it, has done so.
 
     def close(self) -> None:
         """
