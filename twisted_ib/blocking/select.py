@@ -257,7 +257,7 @@ class epoll:
         #: Those of SDP that were taken from the kernel's object, and the inode of each.
         self._taken: dict[int, int] = {}
         #: Those of EPOLLET that were found writable: when they had last been sent to (L{waits.sentAt}).
-        self._told: dict[int, int] = {}
+        self._told: dict[int, int | None] = {}
         #: Waits for this object's own descriptor.
         self._around: list[waits.Watch] = []
         if (number := self._kernel.fileno()) not in pollers or not self._isForeign:
@@ -445,7 +445,7 @@ class epoll:
         found, bell = both(ceil(milliseconds)), waits.theLoop().idling.bell
         return found if not found or bell in found else self._kernel.poll(0, maxevents) or [bell]
 
-    def wants(self, sent: dict[int, int]) -> list[tuple[int, int]]:
+    def wants(self, sent: dict[int, int | None]) -> list[tuple[int, int]]:
         """
         Return the descriptors of SDP, and of other objects, with their events, under the lock.
 
@@ -456,9 +456,10 @@ class epoll:
         for descriptor in waits.socketsOf(self._masks):
             if descriptor in self._taken or waits.isKernels(descriptor) or self._take(descriptor):
                 if (mask := self._masks[descriptor]) & kernel.EPOLLET:
-                    sent[descriptor] = waits.sentAt(descriptor)
-                    # Writable once, as epoll(7) says, until somebody has sent.
-                    mask &= ~_OUT if self._told.get(descriptor, -1) == sent[descriptor] else -1
+                    at = sent[descriptor] = waits.sentAt(descriptor)
+                    if at is not None and self._told.get(descriptor) == at:
+                        # Writable once, as epoll(7) says, until somebody has sent.
+                        mask &= ~_OUT
                 if mask & 0xFFFF or not mask & kernel.EPOLLONESHOT:
                     wants.append((descriptor, mask & 0xFFFF))
         return wants

@@ -127,16 +127,17 @@ def checkExclusive(mask: int, former: int | None = None) -> None:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
-def sentAt(descriptor: int) -> int:
+def sentAt(descriptor: int) -> int | None:
     """
-    Return what tells one attempt to send over SDP, by whatever thread, from another; -2 where there is none.
+    Return what tells one attempt to send over SDP, by whatever thread, from another; L{None} where there is
+    no connection.
     """
     skt = offloaded.get(descriptor)
     part = None if skt is None or skt._sdp is None else skt._sdp.part
-    return -2 if part is None or part.listens else part.turns
+    return None if part is None or part.listens else part.turns
 
 
-def haveSent(sent: dict[int, int]) -> bool:
+def haveSent(sent: dict[int, int | None]) -> bool:
     """
     Return whether there was one since L{sentAt} has returned these.
     """
@@ -348,7 +349,7 @@ def waitEpoll(poller: epoll, deadline: float | None, maxevents: int) -> tuple[Fo
     @return: The events, and whether the time is over.
     """
     masks, told, seen = poller._masks, poller._told, 0
-    sent: dict[int, int] = {}
+    sent: dict[int, int | None] = {}
 
     def wanted() -> tuple[Found, Found]:
         nonlocal seen
