@@ -376,7 +376,13 @@ class Asked(Move):
         Move, or refuse.
         """
         connection, stream = self.connection, self._stream
-        if not (isAllowed and _hasOneDescriptor(connection)):
+        isOurs = connection.isGiven and connection.inbox.size and isinstance(stream, RedirectedServer)
+        if isAllowed and isOurs:
+            # Those octets are to come by TCP.  The peer finds this question before the refusal of its own.
+            self.feed(Input.REFUSE)
+            stream.given()
+            self.drop()
+        elif not (isAllowed and _hasOneDescriptor(connection)):
             self.drop()
         else:
             isShut = connection.isShut
@@ -462,14 +468,11 @@ def asked(stream: _Stream, descriptor: int, moved: Callable[[socket], object]) -
 def _yields(connection: Connection, stream: _Stream) -> bool:
     # Whether the peer's question is the one that counts.  Of two at the same time it is that of the end that
     # has accepted: mostly that has octets which are not read yet.
-    move, hasAccepted = connection.move, isinstance(stream, RedirectedServer)
+    move = connection.move
     if move is None:
-        if hasAccepted and connection.isGiven and connection.inbox.size and stream.isQuiet():
-            # Those are to come by TCP.  The peer finds this question before the refusal of its own.
-            stream.given()
-        return connection.move is None
+        return True
     move.look()
-    if isinstance(move, Asking) and not hasAccepted:
+    if isinstance(move, Asking) and not isinstance(stream, RedirectedServer):
         move.drop()
     return move.state is State.REFUSED
 

@@ -517,6 +517,27 @@ class GivenTests(BlockingTestCase):
         self.assertEqual(exactly(server, 7), b"request")
         self.exchange(client, server)
 
+    def test_bothUnread(self) -> None:
+        """
+        A server that is to answer its client's question, and is given with octets that it has not read, asks
+        itself.
+        """
+        self.patch(moving, "ANSWER_SECONDS", HANG_SECONDS)
+        client, server = self.pair()
+        client.sendall(b"request")
+        self.assertEqual(server.recv(9, socket.MSG_PEEK), b"request")
+        hold = self.restless(server)
+        with self.loop:
+            client.sdp.stream.given()
+            self.loop.wait(lambda: server.sdp.move is not None)
+        given = self.inThread(server.sdp.give)
+        waitUntil(lambda: server.sdp.isGiven)
+        hold.restore()
+        self.assertTrue(client.sdp is None or client.sdp.awaitMove())
+        self.assertTrue(given.result(HANG_SECONDS))
+        self.assertEqual(exactly(server, 7), b"request")
+        self.exchange(client, server)
+
     def test_bothAmid(self) -> None:
         """
         A client that has answered already, and gives its end, waits until its server has moved.
