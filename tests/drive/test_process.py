@@ -4,18 +4,22 @@ Tests of what a process does when it forks, and when it ends.
 
 from __future__ import annotations
 
+import ast
 import gc
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from threading import Thread
 from unittest import skipUnless
 from weakref import WeakSet
 
 from twisted.trial.unittest import SynchronousTestCase
 
+import twisted_ib
 from tests.support.commands import PATH
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS
@@ -23,6 +27,7 @@ from twisted_ib import limits
 from twisted_ib.drive import process
 from twisted_ib.drive.process import IN_CHILD, IN_PARENT, Life, Objects, members
 from twisted_ib.errors import ResourceLimitError
+from twisted_ib.reactor.driven import DrivenReactor
 
 LOW, HIGH = "twisted_ib.hca.host.test", "twisted_ib.aio.test"
 #: Says in the child how it ended, and that it ended.
@@ -181,6 +186,53 @@ class ObjectsTests(SynchronousTestCase):
         del many
         between = self.loaded()
         self.assertFalse(self.has(between))
+
+
+#: Times that are shown to people, as the program has them.
+_SHOWN = ("tools", "switch/rules/rulelog.py")
+
+
+class ClockTests(SynchronousTestCase):
+    """
+    C{monotonic} and others.
+    """
+
+    def test_others(self) -> None:
+        """
+        They are the clocks of C{time}, and other functions than those that a program finds there.
+        """
+        before, now, after = time.monotonic(), process.monotonic(), time.monotonic()
+        self.assertTrue(before <= now <= after)
+        for name in ("monotonic", "perf_counter", "sleep", "time", "time_ns"):
+            ours, theirs = getattr(process, name), getattr(time, name)
+            self.assertIsNot(ours, theirs)
+            self.assertIs(type(ours), type(theirs))
+
+    def test_driven(self) -> None:
+        """
+        The reactor of blocking sockets goes by them, and not by Twisted's.
+        """
+        self.assertIs(DrivenReactor.seconds, process.monotonic)
+
+    def test_used(self) -> None:
+        """
+        No module has its clocks of C{time}, but for times that are shown.
+        """
+        folder = Path(twisted_ib.__file__).parent
+        found = []
+        for path in sorted(folder.rglob("*.py")):
+            name = str(path.relative_to(folder))
+            for node in ast.walk(ast.parse(path.read_text())):
+                names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+                if isinstance(node, ast.ImportFrom) and node.module == "time":
+                    names = [each.name for each in node.names]
+                    isFound = not {"monotonic", "perf_counter", "sleep", "time", "time_ns"}.isdisjoint(names)
+                else:
+                    isFound = "time" in names
+                if isFound and not name.startswith(_SHOWN):
+                    found.append(name)
+        # What they are made of.
+        self.assertEqual(found, ["drive/process.py"])
 
 
 class Order(SynchronousTestCase):

@@ -449,7 +449,7 @@ class PollTests(PipeTestCase):
         It sleeps for the milliseconds that are left, rounded up, and looks from time to time.
         """
         self.patch(limits, "QUEUE_LOOK_SECONDS", 2.0)
-        self.patch(ring, "time", SimpleNamespace(monotonic=lambda: 7.0))
+        self.patch(ring, "monotonic", lambda: 7.0)
         for timeout, expected in (
             (0.0101, [11]),
             (0.0004, [1]),
@@ -485,7 +485,7 @@ class PollTests(PipeTestCase):
                 return [] if left == 0.0 or len(waits) == 4 else [self.other]
 
             self.patch(module, "kernelWait", kernel)
-            self.patch(module, "time", SimpleNamespace(monotonic=lambda clock=clock: clock[0]))
+            self.patch(module, "monotonic", lambda clock=clock: clock[0])
             self.assertEqual(wait([self.other], timeout), [])
             self.assertEqual(waits, expected)
 

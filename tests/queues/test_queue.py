@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from queue import Empty, Full
 from time import monotonic
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -498,8 +497,8 @@ class KilledTests(PipeTestCase):
                 now[0] = asked[-1] - 1000
                 return 0 if len(asked) == 4 else errno.ETIMEDOUT
 
-            clock = SimpleNamespace(monotonic=lambda now=now: now[0], time=lambda now=now: 1000 + now[0])
-            self.patch(locks, "time", clock)
+            self.patch(locks, "monotonic", lambda now=now: now[0])
+            self.patch(locks, "time", lambda now=now: 1000 + now[0])
             self.patch(locks, "_try", lambda address: errno.EBUSY)
             self.patch(locks, "_timed", timed)
             self.assertEqual(RobustLock(SharedPage(), 0).acquire(True, timeout), gets)

@@ -10,7 +10,6 @@ import socket as kernel
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from time import time
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
@@ -19,6 +18,7 @@ from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.blocking.moving import answered, ask, asked, given
 from twisted_ib.configuration.words import CONNECT, LISTEN, SDP, TCP
+from twisted_ib.drive.process import time
 from twisted_ib.internet.failures import osError
 from twisted_ib.switch.connecting import Attempt
 from twisted_ib.switch.reason import (

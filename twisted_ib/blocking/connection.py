@@ -17,7 +17,6 @@ from functools import partial
 from operator import index
 from select import epoll
 from threading import get_ident
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from twisted.internet import error
@@ -27,6 +26,7 @@ from zope.interface import classImplements
 
 from twisted_ib.blocking.descriptors import isUsed, movedSockets, offloaded
 from twisted_ib.blocking.loop import BlockingLoop
+from twisted_ib.drive.process import monotonic
 from twisted_ib.drive.waiter import handlers
 from twisted_ib.reactor.loop import EPOLL_EVERY
 from twisted_ib.sdp.inbox import Inbox, octetsOf

@@ -12,13 +12,13 @@ import socket
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from stat import S_ISSOCK
-from time import CLOCK_BOOTTIME, clock_gettime_ns, monotonic
+from time import CLOCK_BOOTTIME, clock_gettime_ns
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet, WeakValueDictionary
 
 from twisted_ib import limits
 from twisted_ib.drive import process as processes
-from twisted_ib.drive.process import life
+from twisted_ib.drive.process import life, monotonic
 
 if TYPE_CHECKING:
     from twisted_ib.blocking.connection import Connection

@@ -13,12 +13,11 @@ import select
 from collections import deque
 from collections.abc import Callable
 from threading import RLock, active_count, get_ident
-from time import monotonic
 from typing import TYPE_CHECKING, Final, cast
 
 from twisted_ib.blocking.descriptors import elsewhere, isElsewhere, isUsed, known, letAllGo
 from twisted_ib.drive.followers import GRACE_SECONDS, isReady
-from twisted_ib.drive.process import life
+from twisted_ib.drive.process import life, monotonic
 from twisted_ib.drive.turn import Found, Others
 from twisted_ib.drive.waiter import DrivingLock, LockQueue, NoLock, Waiter, handlers, tell
 from twisted_ib.hca.host.libc import sameAction

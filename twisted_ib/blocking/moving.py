@@ -31,7 +31,6 @@ import select
 import socket as kernel
 from collections.abc import Callable
 from contextlib import closing, suppress
-from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from twisted_ib.blocking import descriptors
@@ -40,6 +39,7 @@ from twisted_ib.blocking.protocol.moves import MOVES, Input, State
 
 # This module is imported late: the kernel's name may stand for another by now (L{twisted_ib.blocking.patch}).
 from twisted_ib.blocking.select import _IN, _poll
+from twisted_ib.drive.process import monotonic
 from twisted_ib.hca.host.fdpassing import LINGER_RESET, PAIR_SECONDS, pairOfTCP, refuse, takeTCP
 from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer, asOverSDP
 

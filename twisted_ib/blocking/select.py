@@ -17,14 +17,13 @@ from functools import partial
 from math import ceil
 from operator import index
 from threading import RLock
-from time import monotonic
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, cast
 from weakref import ref
 
 # A program under C{ib-run} has these from its start: nothing that devices need is imported here.
 from twisted_ib.blocking.descriptors import connected, held, inodeOf, returning
-from twisted_ib.drive.process import life
+from twisted_ib.drive.process import life, monotonic
 
 if TYPE_CHECKING:
     from twisted_ib.drive.turn import Found, Idle

@@ -20,7 +20,6 @@ from contextlib import suppress
 from functools import lru_cache
 from operator import index
 from struct import Struct
-from time import monotonic
 from types import FunctionType
 from typing import Any, Final, TypeVar
 
@@ -43,6 +42,7 @@ from twisted_ib.blocking.listening import Listening, awaitsAgain
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.blocking.select import pollers
 from twisted_ib.configuration.words import CONNECT, LISTEN
+from twisted_ib.drive.process import monotonic
 from twisted_ib.drive.waiter import handlers
 from twisted_ib.errors import ForkedSocketError
 from twisted_ib.sdp.inbox import octetsOf

@@ -16,7 +16,6 @@ from functools import lru_cache, partial, wraps
 from select import POLLIN, POLLOUT
 from socket import MSG_DONTWAIT
 from threading import RLock
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec, TypeAlias, TypeVar, cast
 from weakref import ref
 
@@ -24,6 +23,7 @@ from twisted_ib import limits
 from twisted_ib.blocking.connection import SEND_BYTES, Connection, failure
 from twisted_ib.blocking.moving import secured
 from twisted_ib.blocking.socket import AF_IB, MovedSocket, _poll, movedKind, socket, succeeded
+from twisted_ib.drive.process import monotonic
 from twisted_ib.switch.reason import isConnected
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import repeat
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib.blocking.descriptors import held, offloaded
@@ -20,6 +19,7 @@ from twisted_ib.blocking.loop import theLoop as theLoop
 
 # This module is imported late: the kernel's name may stand for another by now (L{twisted_ib.blocking.patch}).
 from twisted_ib.blocking.select import _NUMBERS, _descriptor, _poll, _select, epoll, pollers
+from twisted_ib.drive.process import monotonic
 from twisted_ib.drive.turn import Found
 from twisted_ib.drive.turn import Idle as Idle
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Callable
-from time import monotonic
 from typing import Final, Protocol
 
+from twisted_ib.drive.process import monotonic
 from twisted_ib.drive.waiter import DrivingLock, LockQueue, Waiter, handlers
 
 #: Seconds without a leader after which the deputy leads, which looks that often: longer than a thread takes

@@ -7,7 +7,8 @@ first: what is the parent's is let go before those above look at it. Within a la
 goes the same way. An error of one of them is written to standard error, and the others have their turn.
 
 Which processes it may have forked /proc shows: L{lineage}, L{isRelated}.  A program may close descriptors
-that it knows nothing of: L{Descriptor}.
+that it knows nothing of: L{Descriptor}.  It may have the functions of C{time} stand still (freezegun,
+C{mock.patch}), which changes none of the kernel's timeouts: the clocks here are none of those.
 
 The end looks for some of a program's objects, which are nearly always new: L{Objects} has those that were
 made since the package was imported, and the few of before that matter.
@@ -29,15 +30,30 @@ from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, ResourceLimitError
 
 if TYPE_CHECKING:
+    import time as _time
     from collections.abc import Callable, Iterable, MutableSet
 
     from typing_extensions import Never
 
     Call = Callable[[], object]
+else:
+    # Another module with the same functions: such a program looks for the first ones in all modules, and a
+    # wrapper of Python would be called in each turn that polls.
+    from time import __spec__ as _spec
+
+    _time = _spec.loader.create_module(_spec)
+    _spec.loader.exec_module(_time)
 
 _One = TypeVar("_One")
 # Now: the names may stand for others later (L{twisted_ib.blocking.patch}).
 _read, _close = os.read, os.close
+monotonic, perf_counter, sleep, time, time_ns = (
+    _time.monotonic,
+    _time.perf_counter,
+    _time.sleep,
+    _time.time,
+    _time.time_ns,
+)
 #: Nanoseconds of a tick, in which /proc tells when a process began.
 TICK: Final = 10**9 // os.sysconf("SC_CLK_TCK")
 #: Errors of a look at another process; others are this one's own, such as EMFILE.

@@ -14,8 +14,9 @@ import select
 from contextlib import suppress
 from math import ceil
 from threading import Lock
-from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
+
+from twisted_ib.drive.process import monotonic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from threading import get_ident
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -27,7 +26,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from twisted_ib.drive.process import members
+from twisted_ib.drive.process import members, perf_counter
 from twisted_ib.errors import DeviceClosedError, HCAError, PathLostError
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.base.socketrows import noWhy, usersRows

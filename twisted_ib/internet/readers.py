@@ -12,10 +12,11 @@ Besides, whether other threads of a reactor need the CPU while it polls.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from twisted_ib.drive.process import sleep
 
 if TYPE_CHECKING:
     from typing import ClassVar, Protocol
@@ -55,7 +56,7 @@ _METHODS = ("getReaders", "removeAll")
 #: alive.
 CHANNELS = "_hcaChannels"
 #: Yields the CPU to another process (sched_yield(2)).
-yieldCPU: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
+yieldCPU: Callable[[], object] = getattr(os, "sched_yield", partial(sleep, 0))
 
 
 def channelsOf(reactor: ReactorBase) -> list[DeviceChannel]:

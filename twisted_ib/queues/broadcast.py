@@ -23,7 +23,6 @@ import mmap
 import os
 import select
 import socket
-import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +31,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
+from twisted_ib.drive.process import monotonic
 from twisted_ib.drive.sleeper import fence
 from twisted_ib.hca.host import libc
 from twisted_ib.queues.connection import READ_ONLY, lengthsOf, missing, unpackLengths
@@ -316,7 +316,7 @@ class BroadcastReader:
         @return: Whether there is a message, or the end.
         """
         self._checkOpen()
-        end = None if timeout is None else time.monotonic() + timeout
+        end = None if timeout is None else monotonic() + timeout
         cells = self._cells
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
@@ -325,7 +325,7 @@ class BroadcastReader:
             fence()
             if cells[TAIL] != cells[self._head]:
                 break
-            left = None if end is None else max(0.0, end - time.monotonic())
+            left = None if end is None else max(0.0, end - monotonic())
             if not poller.poll(None if left is None else -int(-left * 1000 // 1)):
                 return False
             if woken(self._socket) == 0:

@@ -12,11 +12,11 @@ import os
 import select
 import socket
 import threading
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from twisted_ib import limits
+from twisted_ib.drive.process import monotonic
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors
@@ -81,7 +81,7 @@ class _Handshake:
     def __init__(self, pair: socket.socket, authkey: bytes | None, woken: int) -> None:
         # C{woken} is an eventfd(2), told when C{isKnown} or C{error} is set.
         self.pair = pair
-        self.deadline = time.monotonic() + limits.QUEUE_HANDSHAKE_SECONDS
+        self.deadline = monotonic() + limits.QUEUE_HANDSHAKE_SECONDS
         self.isKnown = authkey is None
         self.error: BaseException | None = None
         if authkey is not None:
@@ -213,13 +213,13 @@ class Listener:
             *(each.pair.fileno() for each in waiting if each.isKnown),
         ):
             poll.register(fd, select.POLLIN)
-        left = max(0.0, waiting[0].deadline - time.monotonic()) * 1000 if waiting else None
+        left = max(0.0, waiting[0].deadline - monotonic()) * 1000 if waiting else None
         ready = {fd for fd, _ in poll.poll(left)}
         if self._woken in ready:
             # So may it have read this.
             with suppress(BlockingIOError):
                 os.read(self._woken, 8)
-        now = time.monotonic()
+        now = monotonic()
         over = next((each for each in waiting if each.isOver(ready, now)), None)
         if over is None and listening.fileno() in ready:
             # The oldest had the most time.

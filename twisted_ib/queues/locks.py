@@ -11,12 +11,12 @@ import ctypes
 import errno
 import mmap
 import os
-import time
 from collections.abc import Callable
 from multiprocessing.reduction import DupFd, register
 from typing import Any, Final
 
 from twisted_ib import limits
+from twisted_ib.drive.process import monotonic, time
 from twisted_ib.hca.host import libc
 from twisted_ib.queues import futex
 
@@ -144,15 +144,15 @@ class RobustLock:
         result: int = _try(self._address)
         if result == 0:
             return True
-        end = None if timeout is None else time.monotonic() + max(0.0, timeout)
+        end = None if timeout is None else monotonic() + max(0.0, timeout)
         while (result == errno.EBUSY and block) or result == errno.ETIMEDOUT:
             left = limits.QUEUE_LOOK_SECONDS
             if end is not None:
-                left = min(left, end - time.monotonic())
+                left = min(left, end - monotonic())
                 if left <= 0:
                     return False
             # Not for ever: handlers of signals run between two calls.
-            until = futex.Timespec.of(time.time() + left)
+            until = futex.Timespec.of(time() + left)
             result = _timed(self._address, ctypes.addressof(until))
         if result == errno.EOWNERDEAD:
             _consistent(self._address)

@@ -10,7 +10,6 @@ until the queue is empty again; what a writer has put is counted for it.
 from __future__ import annotations
 
 import threading
-import time
 import traceback
 import weakref
 from collections import deque
@@ -22,6 +21,7 @@ from queue import Empty, Full
 from typing import Any, Final
 
 from twisted_ib import limits
+from twisted_ib.drive.process import monotonic
 from twisted_ib.queues import futex
 from twisted_ib.queues.connection import Connection, Pipe
 from twisted_ib.queues.locks import RobustLock, SharedPage
@@ -312,7 +312,7 @@ class Queue(_LockedPipe):
                 return
             left = limits.QUEUE_LOOK_SECONDS
             if end is not None:
-                left = min(left, end - time.monotonic())
+                left = min(left, end - monotonic())
             if not block or left <= 0:
                 raise Full
             futex.wait(cells, GOT, got, left)
@@ -321,7 +321,7 @@ class Queue(_LockedPipe):
         # Others have the counters for a moment only, but may be stopped then.
         left = None if block and end is None else limits.QUEUE_LOOK_SECONDS
         if block and left is not None and end is not None:
-            left = max(left, end - time.monotonic())
+            left = max(left, end - monotonic())
         if not self._counters.acquire(True, left):
             raise Full
 
@@ -372,7 +372,7 @@ class Queue(_LockedPipe):
             self._putLater(obj)
 
     def _putBounded(self, obj: object, block: bool, timeout: float | None) -> None:
-        end = None if timeout is None else time.monotonic() + timeout
+        end = None if timeout is None else monotonic() + timeout
         while True:
             self._waitForRoom(block, end)
             # Without the lock: it is the program's code, and may take long.
@@ -490,11 +490,11 @@ class Queue(_LockedPipe):
         """
         if self._closed:
             raise ValueError(f"Queue {self!r} is closed")
-        end = None if timeout is None else time.monotonic() + timeout
+        end = None if timeout is None else monotonic() + timeout
         if not self._rlock.acquire(block, timeout):
             raise Empty
         try:
-            left = 0.0 if not block else None if end is None else end - time.monotonic()
+            left = 0.0 if not block else None if end is None else end - monotonic()
             if not self._reader.hasMessage(left):
                 raise Empty
             # Before it is taken: who is killed in between leaves it to the next.

@@ -33,11 +33,11 @@ import os
 import select
 import socket
 import threading
-import time
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from twisted_ib import limits
+from twisted_ib.drive.process import monotonic
 from twisted_ib.drive.sleeper import acquire, fence, release
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.host.libc import KernelSocket
@@ -295,7 +295,7 @@ class RingReader(Ring):
 
     def __init__(self, memory: mmap.mmap, number: int, pair: socket.socket) -> None:
         super().__init__(memory, number, pair)
-        self._polling = AdaptivePolling(time.monotonic, os.sched_yield)
+        self._polling = AdaptivePolling(monotonic, os.sched_yield)
         self._poller = select.poll()
         self._poller.register(pair, select.POLLIN)
         # The lock of who takes wake-ups, and its process: a child has none of its parent's threads.
@@ -370,13 +370,13 @@ class RingReader(Ring):
         if timeout is None or timeout > 0:
             if self._polling.spin(self.pending):
                 return True
-            end = None if timeout is None else time.monotonic() + timeout
+            end = None if timeout is None else monotonic() + timeout
         else:
             end = 0.0
         left = limits.QUEUE_LOOK_SECONDS
         while True:
             if end is not None:
-                left = min(limits.QUEUE_LOOK_SECONDS, max(0.0, end and end - time.monotonic()))
+                left = min(limits.QUEUE_LOOK_SECONDS, max(0.0, end and end - monotonic()))
             # Rounded up: one millisecond less would be a busy loop.
             readable = self._isReadable(-int(-left * 1000 // 1))
             if self.pending():

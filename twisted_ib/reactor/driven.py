@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable
 from errno import ENOENT
 from threading import get_ident
-from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 
 from twisted.internet.error import ConnectionDone
@@ -17,6 +16,7 @@ from twisted.python import log
 from twisted.python.failure import Failure
 
 from twisted_ib.drive.followers import Followers
+from twisted_ib.drive.process import monotonic
 from twisted_ib.drive.sleeper import GONE, milliseconds
 from twisted_ib.drive.turn import Idle
 from twisted_ib.drive.waiter import DrivingLock, LockQueue, endWaits, handlers
@@ -76,6 +76,8 @@ class DrivenReactor(IBReactor):
     """
 
     isDriven: ClassVar[bool] = True
+    #: Not Twisted's: a program may have had clocks stand still before that was imported.
+    seconds = staticmethod(monotonic)
     _poller: select.epoll
 
     def __init__(self, drivers: Drivers) -> None:

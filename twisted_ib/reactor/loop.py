@@ -5,9 +5,9 @@ The loop of the C{ib} and C{ib-asyncio} reactors between a message and its answe
 from __future__ import annotations
 
 from math import inf
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
+from twisted_ib.drive.process import perf_counter
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.internet.readers import threadsNeedInterpreter, yieldCPU
 

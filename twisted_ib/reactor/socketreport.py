@@ -10,11 +10,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from copy import copy
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet import tcp
 
+from twisted_ib.drive.process import perf_counter
 from twisted_ib.errors import HCAError
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.switch.reason import Reason, keptReasons

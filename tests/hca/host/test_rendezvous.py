@@ -445,7 +445,7 @@ class EntryTests(RendezvousTestCase):
         now = time.time_ns()
         os.utime(self.run_, ns=(now, now))
         for passed, isKnown in ((0, False), (50_000_000, False), (50_000_001, True)):
-            with mock.patch.object(search, "time", mock.Mock(time_ns=lambda passed=passed: now + passed)):
+            with mock.patch.object(search, "time_ns", lambda passed=passed: now + passed):
                 self.assertEqual((self.guids(two, "127.0.0.1"), two.members(1)), ([1], (1,)))
             self.assertEqual(bool(two._known), isKnown)
             self.assertEqual(two._groups[1][0] == two.stamps(), isKnown)

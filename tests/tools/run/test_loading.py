@@ -1,5 +1,6 @@
 """
-Tests for L{twisted_ib.tools.run.sockets}: programs that need sockets while those are loaded.
+Tests for L{twisted_ib.tools.run.sockets}: programs that need sockets while those are loaded, or that
+replace functions of the standard library, as freezegun and pyfakefs do.
 """
 
 from __future__ import annotations
@@ -201,6 +202,44 @@ for each in poll, epoll, selector:
 print(len(poll.poll(60e3)), len(epoll.poll(60)), len(selector.select(60)), accepted.recv(9), client.sdp)
 """
 
+#: The clocks of Python stand still, in each module that is there, before or after sockets are first used.
+_FROZEN = """
+import select, selectors, socket, sys, time
+def freeze():
+    replaced = {id(getattr(time, name)): lambda now=getattr(time, name)(): now
+                for name in ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter")}
+    for module in list(sys.modules.values()):
+        if getattr(module, "__name__", "threading") != "threading":
+            for name, value in list(vars(module).items()):
+                if id(value) in replaced:
+                    setattr(module, name, replaced[id(value)])
+if sys.argv[1] == "early":
+    freeze()
+server = socket.create_server(("127.0.0.1", 0))
+freeze()
+def late(call):
+    try:
+        print(call())
+    except TimeoutError:
+        print("late")
+server.settimeout(0.01)
+late(server.accept)
+client = socket.create_connection(server.getsockname())
+accepted = server.accept()[0]
+client.settimeout(0.01)
+late(lambda: client.recv(1))
+poll, epoll, selector = select.poll(), select.epoll(), selectors.DefaultSelector()
+for each in poll, epoll, selector:
+    each.register(client, 1)
+print(select.select([client], [], [], 0.01), poll.poll(10), epoll.poll(0.01), selector.select(0.01))
+accepted.settimeout(0.01)
+def fill():
+    while True:
+        accepted.send(bytes(65536))
+late(fill)
+print(client.sdp is not None)
+"""
+
 
 class LoadingTests(RunTestCase):
     """
@@ -325,3 +364,17 @@ class LoadingTests(RunTestCase):
         """
         said, complaints = self.running("-q", "-c", _ALONE).communicate(timeout=HANG_SECONDS)
         self.assertEqual((said, complaints), ("True\n1 1 1 b'word' None\n", ""))
+
+
+class ReplacedTests(RunTestCase):
+    """
+    Functions of the standard library that are replaced.
+    """
+
+    def test_frozen(self) -> None:
+        """
+        Timeouts end while a program has the clocks of Python stand still.
+        """
+        for when in ("early", "late"):
+            found = self.running("-q", "-c", _FROZEN, when).communicate(timeout=HANG_SECONDS)
+            self.assertEqual(found, ("late\nlate\n([], [], []) [] [] []\nlate\nTrue\n", ""), when)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from typing import Any, TypeVar
 
 from attrs import evolve
 
-from twisted_ib.drive.process import forEach, life
+from twisted_ib.drive.process import forEach, life, time_ns
 from twisted_ib.hca.base.operation import GSI_QPN, MANAGEMENT_HEADER
 from twisted_ib.hca.capture.flow import Flow
 from twisted_ib.hca.capture.framing import HOPS, Direction, Framing, management
@@ -91,7 +90,7 @@ class Capture:
         self._datagrams: OrderedDict[tuple[int, int], int] = OrderedDict()
         #: The latest multicast datagram: (word, record), and the paths that it was posted to.
         self._latest: tuple[object, list[object]] = (None, [])
-        self._writer: Writer | None = Writer(path, time.time_ns)
+        self._writer: Writer | None = Writer(path, time_ns)
         _open.add(self)
 
     # -- the file

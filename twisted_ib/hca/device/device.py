@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import warnings
 import weakref
 from collections import Counter
@@ -29,7 +28,7 @@ from typing import TYPE_CHECKING, Any, cast
 from zope.interface import implementer
 
 from twisted_ib import limits, settings
-from twisted_ib.drive.process import callAll, forEach, life
+from twisted_ib.drive.process import callAll, forEach, life, monotonic
 from twisted_ib.errors import (
     DeviceClosedError,
     DeviceError,
@@ -140,7 +139,7 @@ class Device(DeviceProgress):
     def __init__(
         self,
         name: str = DEFAULT_DEVICE,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = monotonic,
         fabric: Callable[[Any, int, Callable[[], float]], Any] | None = None,
         randomBits: Callable[[int], int] = _RANDOM.getrandbits,
         anyThread: bool = False,

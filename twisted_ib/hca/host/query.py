@@ -18,7 +18,6 @@ import json
 import os
 import select
 import socket
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -26,6 +25,7 @@ from typing import Any
 from attrs import define, field
 
 from twisted_ib import limits
+from twisted_ib.drive.process import monotonic
 from twisted_ib.drive.sleeper import awaitReady, unwatch, watch
 from twisted_ib.errors import HandshakeError, HCAError, PathLostError, ResourceLimitError
 from twisted_ib.hca.host import handshake
@@ -74,7 +74,7 @@ def ask(search: Search, entry: Entry, timeoutSeconds: float = QUERY_SECONDS) -> 
         checkPeer(pair, search.allows)
         if not sendWithDescriptors(pair, handshake.Query().pack()):
             return None
-        return _answer(pair, time.monotonic() + timeoutSeconds)[0]
+        return _answer(pair, monotonic() + timeoutSeconds)[0]
     finally:
         pair.close()
 
@@ -112,14 +112,14 @@ def askSockets(
     pair = search.connect(entry)
     try:
         told = SocketsAnswer(checkPeer(pair, search.allows).pid)
-        end = time.monotonic() + allSeconds
+        end = monotonic() + allSeconds
         query = handshake.Query(handshake.Subject.SOCKETS).pack()
         rows = size = 0
         try:
             while not told.complete and rows < SOCKETS_LISTED and size < SOCKETS_BYTES:
                 if not sendWithDescriptors(pair, query):
                     break
-                page, count = _answer(pair, min(end, time.monotonic() + pageSeconds))
+                page, count = _answer(pair, min(end, monotonic() + pageSeconds))
                 size += count
                 if page is None or not isinstance(page.get("rows"), list):
                     break
@@ -148,7 +148,7 @@ def _isDead(search: Search, entry: Entry) -> bool:
 def _answer(pair: socket.socket, deadline: float) -> tuple[dict[str, Any] | None, int]:
     while True:
         # In the loop: poll(2) may report readiness for a message that receives as None.
-        left = deadline - time.monotonic()
+        left = deadline - monotonic()
         if left <= 0 or not awaitReady(pair, left):
             return None, 0
         try:

@@ -20,12 +20,11 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
 from twisted_ib import limits
-from twisted_ib.drive.process import members
+from twisted_ib.drive.process import members, sleep
 from twisted_ib.errors import HCAError, RunDirectoryError, ServiceInUseError
 from twisted_ib.hca.host import addresses, libc
 from twisted_ib.hca.host.entries import (
@@ -402,7 +401,7 @@ class Rendezvous(Search):
         for _ in range(SETTLE_ATTEMPTS):
             if not self._home.orphans(ours):
                 return
-            time.sleep(SETTLE_PAUSE_SECONDS)
+            sleep(SETTLE_PAUSE_SECONDS)
 
     def successor(self) -> Rendezvous | None:
         """

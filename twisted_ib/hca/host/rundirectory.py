@@ -21,13 +21,12 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from itertools import chain
 
 from twisted_ib import limits
-from twisted_ib.drive.process import Descriptor
+from twisted_ib.drive.process import Descriptor, sleep
 from twisted_ib.errors import EXHAUSTED, RunDirectoryError
 from twisted_ib.hca.host import libc
 from twisted_ib.settings import ALLOW_UIDS, RUN_DIR
@@ -241,7 +240,7 @@ class RunDirectory(Descriptor):
             return False
 
     @contextmanager
-    def locked(self, pause: Callable[[float], object] = time.sleep) -> Iterator[None]:
+    def locked(self, pause: Callable[[float], object] = sleep) -> Iterator[None]:
         """
         Hold the directory's lock.
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 import socket
 import stat
-import time
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from random import random
 
 from twisted_ib import limits
-from twisted_ib.drive.process import forEach, life
+from twisted_ib.drive.process import forEach, life, time_ns
 from twisted_ib.errors import BacklogFullError, HandshakeError, NoListenerError, RunDirectoryError
 from twisted_ib.hca.host import addresses
 from twisted_ib.hca.host.entries import (
@@ -133,7 +132,7 @@ class Search:
         found = self._search(serviceID, address)
         if not found and self._refresh():
             return self._search(serviceID, address)
-        if found and max(stamps) < time.time_ns() - _SETTLED_NANOSECONDS:
+        if found and max(stamps) < time_ns() - _SETTLED_NANOSECONDS:
             # Emptied as a whole: simpler than LRU, and a client of so many services is rare.
             if len(self._known) == LOOKUPS_REMEMBERED:
                 self._known.clear()
@@ -309,7 +308,7 @@ class Search:
         # The same object as before: users compare by identity, once per datagram.
         if known is not None and known[1] == found:
             found = known[1]
-        if max(stamps, default=0) >= time.time_ns() - _SETTLED_NANOSECONDS:
+        if max(stamps, default=0) >= time_ns() - _SETTLED_NANOSECONDS:
             # A change within the same tick could go unnoticed, so this result is read again next time.
             stamps = []
         if known is None and len(self._groups) >= LOOKUPS_REMEMBERED:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import select
-import time
 from collections.abc import Callable
 from functools import partial
 from secrets import randbits
@@ -17,7 +16,7 @@ from threading import RLock
 from typing import Any, Final
 
 from twisted_ib.drive import threads
-from twisted_ib.drive.process import forEach, life
+from twisted_ib.drive.process import forEach, life, monotonic
 from twisted_ib.drive.sleeper import unwatch
 from twisted_ib.drive.turn import Turn
 from twisted_ib.hca.base.timers import Timer, Timers
@@ -72,7 +71,7 @@ class Loop:
         @raise OSError: there is no descriptor for it.
         """
         self._poller = KernelEpoll()
-        self._timers = Timers(time.monotonic)
+        self._timers = Timers(monotonic)
         self.deadline, self.tick = self._timers.deadline, self._timers.tick
         self._turn = Turn()
         #: Descriptors that have ended the sleep, each with its events.
@@ -81,7 +80,7 @@ class Loop:
         self._watched: dict[int, tuple[Descriptor, int]] = {}
 
     def seconds(self) -> float:
-        return time.monotonic()
+        return monotonic()
 
     def callLater(self, wait: float, call: Callable[..., Any], *arguments: Any) -> _Call:
         return _Call(self._timers.start(wait, partial(call, *arguments)))
@@ -118,9 +117,9 @@ class Loop:
         """
         Wait for something, and serve what there is.
         """
-        seconds = self._turn.begin((self,), time.monotonic)
+        seconds = self._turn.begin((self,), monotonic)
         self._ready = self._poller.poll(seconds)
-        self._turn.end((self,), time.monotonic, seconds)
+        self._turn.end((self,), monotonic, seconds)
 
     def arm(self) -> bool:
         # Nothing comes but by descriptors, and epoll has them.

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from twisted_ib.drive.process import monotonic, sleep
 from twisted_ib.drive.sleeper import awaitReady
 from twisted_ib.errors import DeviceError, HCAError, PathLostError, PeerIdentityError, WireError
 from twisted_ib.hca.base.port import KeyViolation, PortChange, PortState
@@ -91,11 +91,11 @@ class SubnetLink:
     # -- attaching
 
     def _attach(self, lid: int) -> socket.socket:
-        end = time.monotonic() + HOST_SECONDS
-        while time.monotonic() < end:
+        end = monotonic() + HOST_SECONDS
+        while monotonic() < end:
             pair = self._ask(lid)
             if pair is None:
-                time.sleep(_PAUSE)
+                sleep(_PAUSE)
             elif self._isTaken(pair, end):
                 return pair
         raise DeviceError(f"the host of subnet {self._name} does not answer")
@@ -158,7 +158,7 @@ class SubnetLink:
         return messages.packAttach(self.guid, lid, self._description, self._passed is not None)
 
     def _next(self, pair: socket.socket, end: float) -> bytes | None:
-        while awaitReady(pair, end - time.monotonic()):
+        while awaitReady(pair, end - monotonic()):
             received = receiveWithDescriptors(pair, messages.MESSAGE_BYTES)
             if received is not None:
                 if not received[0]:
@@ -188,10 +188,10 @@ class SubnetLink:
         return True
 
     def _awaitActive(self) -> None:
-        end = time.monotonic() + ACTIVE_SECONDS
+        end = monotonic() + ACTIVE_SECONDS
         while self._settings.state is not PortState.ACTIVE or not self._ways.routes:
             # Another one, if the host has ended.
-            if not awaitReady(self._pair, end - time.monotonic()):
+            if not awaitReady(self._pair, end - monotonic()):
                 return
             self.readable()
 
@@ -205,7 +205,7 @@ class SubnetLink:
         self._fabric = fabric
         fabric.watchOther(self._pair.fileno(), self.readable)
         if self._isAsked:
-            self._late = time.monotonic()
+            self._late = monotonic()
             self._look()
 
     def settings(self) -> PortChange:
@@ -295,7 +295,7 @@ class SubnetLink:
             # The successor has ended too, and the next look finds another; or it does not want the device.
             self._forget()
             if isinstance(error, DeviceError):
-                self._late = time.monotonic()
+                self._late = monotonic()
 
     def _said(self, octets: bytes, descriptors: list[int]) -> None:
         kind, device = messages.kindOf(octets), self._device
@@ -327,12 +327,12 @@ class SubnetLink:
         self._lid = self._known.lid or 0
         # Connections go on as they are until the new host has made the port Active.
         self._isComing = True
-        self._late = time.monotonic() + HOST_SECONDS
+        self._late = monotonic() + HOST_SECONDS
         self._look()
 
     def _look(self) -> None:
         # Nothing is waited for: a successor may be stopped, and the application is not.
-        isLate = time.monotonic() >= self._late
+        isLate = monotonic() >= self._late
         if isLate and self._isComing:
             self._down()
         if not self._isAsked:

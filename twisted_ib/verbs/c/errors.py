@@ -7,13 +7,13 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from twisted_ib import limits
+from twisted_ib.drive.process import sleep
 from twisted_ib.errors import DeviceClosedError, DeviceError, ForkedSocketError, HCAError, UnknownDeviceError
 from twisted_ib.settings import CABI_DEBUG
 from twisted_ib.verbs.c import attend
@@ -102,7 +102,7 @@ def failing(row: Row, ffi: FFI) -> Callable[[object, BaseException, TracebackTyp
         # The process ends before its devices do: this thread hears nothing of that, or it might return from
         # main() while the other is in exit(3).
         while attend.isEnding():
-            time.sleep(ENDING_SECONDS)
+            sleep(ENDING_SECONDS)
         if loud:
             print(f"{row.name}:", file=sys.stderr)
             traceback.print_exception(None, error, trace)

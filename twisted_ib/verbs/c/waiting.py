@@ -13,13 +13,13 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from itertools import count
-from time import monotonic
 from typing import Any, Protocol, TypeVar
 
 import attrs
 from _twisted_ib_verbs import ffi, lib
 
 from twisted_ib import limits
+from twisted_ib.drive.process import monotonic
 from twisted_ib.drive.sleeper import Sleep, Sleeper, awaitReady, milliseconds
 from twisted_ib.hca.host.libc import isNonBlocking
 from twisted_ib.verbs.c import attend

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
-from time import monotonic
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from twisted_ib.drive.process import monotonic
 from twisted_ib.drive.sleeper import LockSleeper, Sleeper
 from twisted_ib.drive.waiter import Follower, isMain
 

@@ -10,11 +10,10 @@ One that calls a verb now and then, and looks at its memory in between for what 
 
 from __future__ import annotations
 
-import time
 from threading import Event
 
 from twisted_ib.drive import threads
-from twisted_ib.drive.process import life
+from twisted_ib.drive.process import life, perf_counter
 from twisted_ib.drive.sleeper import Sleeper
 from twisted_ib.verbs.core.hub import hub
 
@@ -67,7 +66,7 @@ class ProgressThread:
                 # Another thread waits or polls: leave the lock to it, and back off exponentially.
                 before, seen = seen, hub.drives
                 n = seen - before
-                isServed = n > FEW_DRIVES or (n and time.perf_counter() - hub.driven < LEAST_PAUSE)
+                isServed = n > FEW_DRIVES or (n and perf_counter() - hub.driven < LEAST_PAUSE)
                 # One that shares its processor with its peer drives seldom.
                 isServed = isServed or hub.isPolled
                 if hub.isAwaited or (isServed and served is None):

@@ -12,15 +12,13 @@ hub is empty, and the parent's objects refuse every verb.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial, wraps
 from threading import RLock
-from time import perf_counter
 from typing import Any, TypeVar, cast
 
-from twisted_ib.drive.process import callAll, life
+from twisted_ib.drive.process import callAll, life, monotonic, perf_counter
 from twisted_ib.drive.sleeper import MOST_SECONDS, Sleep, Sleeper
 from twisted_ib.drive.turn import Turn
 from twisted_ib.drive.waiter import LockQueue, isMain, tell
@@ -175,7 +173,7 @@ class Hub(HubProgress):
         @return: that, which is true; else nothing that is.
         @raise OSError: no descriptor is free to sleep on.
         """
-        end = None if timeout is None else time.monotonic() + timeout
+        end = None if timeout is None else monotonic() + timeout
         # A completion that others take for a thread is lost if a signal's handler then ends its wait by an
         # error; that may keep it from getting up, too.
         one = Asleep(None, OWN_SECONDS) if isMain() else Asleep(take)
@@ -225,10 +223,10 @@ class Hub(HubProgress):
                     if not event:
                         # Those who lead hear of descriptors and timers, while they sleep or when they do.
                         isLed = len(self._leaders) >= LEADERS and not isDue
-                        self.drive(isWaiting=True, isLed=isLed and (end is None or time.monotonic() < end))
+                        self.drive(isWaiting=True, isLed=isLed and (end is None or monotonic() < end))
                         changes = self._changes
                         event = take()
-                    isOver = event or (end is not None and time.monotonic() >= end)
+                    isOver = event or (end is not None and monotonic() >= end)
                     if hasLed or isOver or self._changes != self._told:
                         # The find may be another's, or make room for the event that another waits for.
                         self._tell(bool(event))

@@ -5,15 +5,14 @@ The part of the hub that each message passes: its lock, posts, polls, and the pr
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Sized
 from functools import partial
-from time import perf_counter
 from typing import Final, Protocol, TypeVar
 
 from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
+from twisted_ib.drive.process import monotonic, perf_counter, sleep
 from twisted_ib.drive.sleeper import Wakes
 from twisted_ib.drive.turn import Turn
 from twisted_ib.drive.waiter import LockQueue, TakenLock
@@ -38,7 +37,7 @@ PATIENCE: Final = 60
 #: Polls in a row that may take completions without a drive.
 _TAKEN: Final = 16
 _LINKS: Final = range(limits.WORK_QUEUE_DEPTH)
-giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
+giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(sleep, 0))
 
 
 class Watcher(Protocol):
@@ -333,7 +332,7 @@ class HubProgress:
         devices = [each for each in self.devices if not each.closed]
         for each in devices:
             each.fabric.attend()
-        self._rest.end(devices, time.monotonic, 0.0, serves=False)
+        self._rest.end(devices, monotonic, 0.0, serves=False)
         return sum([each.progress() for each in devices if not each.closed])
 
     def wake(self) -> None:
@@ -345,4 +344,4 @@ class HubProgress:
 
     def _arm(self) -> float:
         self._armed = True
-        return self._rest.begin([each for each in self.devices if not each.closed], time.monotonic)
+        return self._rest.begin([each for each in self.devices if not each.closed], monotonic)

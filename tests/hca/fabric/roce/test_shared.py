@@ -232,7 +232,7 @@ class GroupTests(SynchronousTestCase):
                     portgroup._lock(dying._own, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, dying.slot)
                 return []
 
-        self.patch(portgroup, "time", SimpleNamespace(monotonic=lambda: now))
+        self.patch(portgroup, "monotonic", lambda: now)
         self.patch(portgroup, "select", SimpleNamespace(poll=Poll, POLLIN=select.POLLIN))
         group._serve(group._listener)
         self.assertEqual([*group._orphans], [dying.slot])
@@ -391,7 +391,7 @@ class GroupTests(SynchronousTestCase):
         group has just closed it, not at all.
         """
         pauses: list[float] = []
-        self.patch(portgroup.time, "sleep", pauses.append)
+        self.patch(portgroup, "sleep", pauses.append)
         alone = RoCELink(self.address)
         self.assertIn("is taken", str(self.assertRaises(DeviceError, self.link)))
         self.assertEqual(pauses, sorted(set(pauses)))

@@ -28,15 +28,16 @@ import socket
 import stat
 import struct
 import threading
-import time
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
+from time import CLOCK_BOOTTIME, clock_gettime
 from typing import Final
 
 from twisted_ib import limits
 from twisted_ib.drive import threads
+from twisted_ib.drive.process import monotonic, sleep, time
 from twisted_ib.drive.sleeper import awaitReady
 from twisted_ib.errors import DeviceError, HCAError
 from twisted_ib.hca.fabric.roce.orphans import (
@@ -246,9 +247,9 @@ class PortGroup:
         for each in self._wake, listener.fileno(), self._watch:
             if each >= 0:
                 poll.register(each, select.POLLIN)
-        looks = DeathLooks(time.monotonic(), self._watch >= 0)
+        looks = DeathLooks(monotonic(), self._watch >= 0)
         while True:
-            now, look = time.monotonic(), looks.deadline()
+            now, look = monotonic(), looks.deadline()
             if look is not None and now >= look:
                 looks.looked(now, self._adopt(poll, now))
             self._endOrphans(poll, now)
@@ -256,7 +257,7 @@ class PortGroup:
             soonest = min([each for each in due if each is not None], default=None)
             timeout = None if soonest is None else max(0.0, soonest - now) * 1000
             ready = [fd for fd, _ in poll.poll(timeout)]
-            now = time.monotonic()
+            now = monotonic()
             for fd in ready:
                 if fd == self._wake:
                     return
@@ -413,7 +414,7 @@ def joinGroup(address: str, make: Callable[[bool], socket.socket]) -> PortGroup:
                 for directory in directories:
                     _sweep(directory)
                 return group
-        time.sleep(pause)
+        sleep(pause)
     raise AssertionError("unreachable")
 
 
@@ -562,7 +563,7 @@ def _isOurs(status: os.stat_result) -> bool:
     if not _isOwn(status):
         return False
     # Since the host was started: before, its peers were told by their own timeouts.
-    began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    began = time() - clock_gettime(CLOCK_BOOTTIME)
     return status.st_size == MEMORY_BYTES and status.st_mtime >= began
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from time import perf_counter
 from typing import Any, Final
 
 from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
+from twisted_ib.drive.process import perf_counter
 from twisted_ib.drive.sleeper import acquire, barrier, fence, release
 from twisted_ib.errors import RingError
 from twisted_ib.hca.fabric.base.fabric import Fabric

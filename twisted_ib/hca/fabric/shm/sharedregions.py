@@ -46,10 +46,10 @@ import socket
 from collections import deque
 from contextlib import suppress
 from struct import Struct
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
+from twisted_ib.drive.process import monotonic
 from twisted_ib.drive.sleeper import awaitReady, fence
 from twisted_ib.errors import HandshakeError, HCAError, PathLostError, PeerEndedError, RingError
 from twisted_ib.hca.base.operation import TAILS

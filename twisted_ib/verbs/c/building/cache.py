@@ -10,11 +10,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from twisted_ib.drive.process import time
 from twisted_ib.errors import LibraryBuildError
 
 #: Lines of the compiler's output that an error has.
@@ -73,7 +73,7 @@ def _locked(cache: Path) -> Iterator[None]:
 
 
 def _removeAbandoned(cache: Path) -> None:
-    oldest = time.time() - ABANDONED_SECONDS
+    oldest = time() - ABANDONED_SECONDS
     for each in cache.glob(f"{_TEMPORARY}*"):
         # Another process may remove it, too.
         with suppress(FileNotFoundError):

@@ -7,12 +7,12 @@ All methods but L{RSocket.flush} and L{RSocket.finish} are called with the hub's
 from __future__ import annotations
 
 import errno
-import time
 from collections import deque
 from enum import IntEnum
 from typing import Final
 
 from twisted_ib import limits
+from twisted_ib.drive.process import monotonic
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.base.traits import TransportType
 from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
@@ -205,7 +205,7 @@ class RSocket:
         if len(self._accepting) + len(self._accepted) < self._backlog:
             return True
         oldest = next(iter(self._accepting), None)
-        if oldest is None or time.monotonic() < self._accepting[oldest]:
+        if oldest is None or monotonic() < self._accepting[oldest]:
             return False
         del self._accepting[oldest]
         oldest.close()
@@ -310,7 +310,7 @@ class RSocket:
                 made.close()
             return
         made.phase = Phase.CONNECTING
-        self._accepting[made] = time.monotonic() + ESTABLISH_SECONDS
+        self._accepting[made] = monotonic() + ESTABLISH_SECONDS
 
     def _take(self, stream: Stream, completions: deque[WorkCompletion]) -> None:
         # Whether there was room nobody asks if octets, or credits, have come.

@@ -5,12 +5,11 @@ The start of libibverbs in its process.
 from __future__ import annotations
 
 import ctypes
-import time
 from threading import get_native_id
 
 from _twisted_ib_verbs import ffi, lib
 
-from twisted_ib.drive.process import life
+from twisted_ib.drive.process import life, monotonic, sleep
 from twisted_ib.verbs.c import attend, postings, rings
 from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.c.library import connect
@@ -40,9 +39,9 @@ askBy(ctypes.cast(lib.twisted_ib_asker(), ctypes.py_object).value)
 def _cut() -> None:
     # Those that are in Python for a call come out.  One that waits there as long ends as it ever did.
     lib.twisted_ib_over = get_native_id()
-    until = time.monotonic() + _OUT_SECONDS
-    while lib.twisted_ib_busy and time.monotonic() < until:
-        time.sleep(_LOOK_SECONDS)
+    until = monotonic() + _OUT_SECONDS
+    while lib.twisted_ib_busy and monotonic() < until:
+        sleep(_LOOK_SECONDS)
 
 
 if lib.twisted_ib_in_python:
