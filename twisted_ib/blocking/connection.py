@@ -96,7 +96,8 @@ class Connection:
         this end sends no more over SDP.
     @ivar lost: The number of the error that ended it, until a call has reported it; else 0.
     @ivar isNew: Whether C{connect} has not said yet that an attempt that did not block has succeeded.
-    @ivar over: Whether the connection has ended in both directions.
+    @ivar over: Whether the connection has ended in both directions; C{refuses}: whether data is for nobody,
+        as it is closed, or shut down in both.
     @ivar held: Tells whether a descriptor is still open, if no socket has the connection any more.
     @ivar kept: A descriptor of our own then, or -1; C{holder}: where another process has one, if it is known.
     @ivar forks: How often the process had been forked when the connection came to its descriptor;
@@ -121,7 +122,8 @@ class Connection:
         self.kept, self.holder = -1, ""
         self.stream: RedirectedServer | RedirectedClient | None = None
         self.sockets, self.lost, self.inbox = 1, 0, Inbox()
-        self.ended = self.peerEnded = self.over = self.isShut = self.isNew = self.isGiven = False
+        self.ended = self.peerEnded = self.over = self.isShut = self.refuses = False
+        self.isNew = self.isGiven = False
         # Whether recv waits for bytes, and some are unread for the transport.
         self._awaits, self._isUnread, self.turns = False, False, 0
         self.move: Move | None = None
@@ -141,7 +143,8 @@ class Connection:
         return "socket"
 
     def dataReceived(self, data: bytes) -> None:
-        if not self.sockets:
+        if self.refuses:
+            self._refuse()
             return
         # Also after shutdown(SHUT_RD), as Linux does.
         inbox = self.inbox
@@ -154,6 +157,12 @@ class Connection:
         if inbox.size >= RECEIVE_BYTES:
             assert self.stream is not None
             self.stream.stopReading()
+
+    def _refuse(self) -> None:
+        # As RFC 1122 section 4.2.2.13 has it: the peer learns that nobody reads.
+        if self.sockets and self.stream is not None:
+            self.lost = errno.ECONNRESET
+            self.stream.abortConnection()
 
     def readConnectionLost(self) -> None:
         if self.move is not None and self.move.peerEnded():
@@ -193,7 +202,8 @@ class Connection:
     def connectionLost(self, reason: Failure) -> None:
         # Behind an end of stream there is nothing that could be lost; a send is EPIPE then, as over TCP.
         if not isinstance(reason.value, error.ConnectionDone | error.ConnectionAborted):
-            if not self.ended:
+            if self.sockets and not self.peerEnded:
+                # Also after shutdown(SHUT_RD), which the end of a stream is not.
                 self.lost = errno.ECONNRESET
             elif self.peerEnded and not self.isShut:
                 # Linux's tcp_reset() in CLOSE_WAIT.
@@ -689,6 +699,7 @@ class Connection:
                 stream.thread = get_ident()
                 stream.loseWriteConnection()
                 self.loop.flush(stream.channel.device)
+            self.refuses = self.ended and self.isShut
             self.loop.disturb()
 
     def drop(self, isAborted: bool = False) -> None:
@@ -723,7 +734,7 @@ class Connection:
 
     def _end(self, isAborted: bool) -> None:
         stream, unread, self.sockets = self.stream, self.inbox.size > 0, 0
-        self.ended = self.isShut = True
+        self.ended = self.isShut = self.refuses = True
         self.inbox.clear()
         if stream is not None:
             stream.thread = get_ident()

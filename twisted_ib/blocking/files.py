@@ -135,8 +135,6 @@ def sendFile(skt: Any, file: Any, offset: int, count: int | None) -> int:
 
     @raise socket._GiveupOnSendfile: the standard library is to read the file by its methods.
     """
-    if skt.gettimeout() == 0:
-        raise ValueError("non-blocking sockets are not supported")
     sent = 0
     try:
         try:
@@ -144,6 +142,9 @@ def sendFile(skt: Any, file: Any, offset: int, count: int | None) -> int:
             data = os.pread(descriptor, min(count or SEND_BYTES, SEND_BYTES), offset)
         except (AttributeError, io.UnsupportedOperation, OSError) as e:
             raise kernel._GiveupOnSendfile(e) from None  # type: ignore[attr-defined]
+        # A file with nothing in it is sent all the same.
+        if skt.gettimeout() == 0 and os.fstat(descriptor).st_size:
+            raise ValueError("non-blocking sockets are not supported")
         while data:
             left = memoryview(data)
             while left:

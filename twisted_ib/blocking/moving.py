@@ -239,7 +239,7 @@ class Move:
         # The end over SDP is that of a connection which nobody has.
         loop = self.connection.loop
         stream.protocol, stream.thread = (left := Connection(loop)), loop.owner
-        self.connection.stream, left.sockets = None, 0
+        self.connection.stream, left.sockets, left.refuses = None, 0, True
 
     def closing(self, skt: socket) -> None:
         """

@@ -458,7 +458,7 @@ class epoll:
                     at = sent[descriptor] = waits.sentAt(descriptor)
                     if at is not None and self._told.get(descriptor) == at:
                         # Writable once, as epoll(7) says, until somebody has sent.
-                        mask &= ~_OUT
+                        mask &= ~waits.WRITE
                 if mask & 0xFFFF or not mask & kernel.EPOLLONESHOT:
                     wants.append((descriptor, mask & 0xFFFF))
         return wants

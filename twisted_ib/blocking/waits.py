@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     Wanted = Callable[[], tuple[Iterable[tuple[int, int]], Iterable[tuple[int, int]]]]
 
 _IN, _OUT, _ERR, _HUP = kernel.POLLIN, kernel.POLLOUT, kernel.POLLERR, kernel.POLLHUP
+#: With the names for normal data, all of which a stream has.
+_READ: Final = _IN | kernel.POLLRDNORM
+WRITE: Final = _OUT | kernel.POLLWRNORM
 #: Events that nobody asks for.
 _ALWAYS: Final = _ERR | _HUP | kernel.POLLNVAL
 #: Waits that are over at once, of which one serves the devices too; a power of two.
@@ -62,7 +65,7 @@ def eventsOf(skt: socket, mask: int) -> int:
         if not made.isOver:
             return 0
         if made.connection is None and made.error is not None:
-            return (mask & (_IN | _OUT)) | _ERR | _HUP
+            return (mask & (_READ | WRITE)) | _ERR | _HUP
         # Whatever is asked for, the caller looks again: at the connection, or at the kernel's attempt.
         return _OUT
     part = None if offload is None else offload.part
@@ -71,16 +74,16 @@ def eventsOf(skt: socket, mask: int) -> int:
         return 0 if skt._closed else _HUP
     if part.loop.forked:
         # The call that it is ready for says so.
-        return (mask & (_IN | _OUT)) | _ERR
+        return (mask & (_READ | WRITE)) | _ERR
     if part.listens:
-        return _IN & mask if part.accepted else 0
-    found = 0
-    if mask & _IN and (part.inbox.size or part.ended or part.lost):
+        return _READ & mask if part.accepted else 0
+    found = mask & _READ
+    if found and not (part.inbox.size or part.ended or part.lost):
         # As its readable() says.
-        found = _IN
+        found = 0
     # The kernel is asked for what it carries already.
-    if mask & _OUT and part.writable() and not (part.move is not None and part.move.sends()):
-        found |= _OUT
+    if mask & WRITE and part.writable() and not (part.move is not None and part.move.sends()):
+        found |= mask & WRITE
     if part.move is not None and part.move.receives():
         if not part.inbox.size:
             # The kernel has it now.
@@ -190,8 +193,8 @@ class Watch:
                     if not part.isServed:
                         part.serve()
                     self.shared.append((descriptor, mask))
-                elif part is not None and not part.listens and mask & _OUT and part.sendsByTCP():
-                    self.shared.append((descriptor, _OUT))
+                elif part is not None and not part.listens and mask & WRITE and part.sendsByTCP():
+                    self.shared.append((descriptor, mask & WRITE))
                 self.sockets.append((descriptor, skt, mask))
         except BaseException:
             self.leave()
@@ -203,7 +206,7 @@ class Watch:
             # Others are the kernel's object's, too.
             self.shared.append((descriptor, mask))
         reference = pollers.get(descriptor)
-        poller = None if reference is None or not mask & _IN else reference()
+        poller = None if reference is None or not mask & _READ else reference()
         if poller is None or not _isEpoll(descriptor):
             return
         self.around.nested.append(poller)
@@ -378,7 +381,7 @@ def waitEpoll(poller: epoll, deadline: float | None, maxevents: int) -> tuple[Fo
     for descriptor in found.keys() & sent.keys():
         if (skt := offloaded.get(descriptor)) is not None:
             # With another event this one is told, too.  It may need the loop's lock.
-            found[descriptor] |= eventsOf(skt, masks.get(descriptor, 0) & _OUT) & _OUT
+            found[descriptor] |= eventsOf(skt, masks.get(descriptor, 0) & WRITE) & WRITE
     for descriptor in list(found):
         with poller._lock:
             mask = masks.get(descriptor)
@@ -386,7 +389,7 @@ def waitEpoll(poller: epoll, deadline: float | None, maxevents: int) -> tuple[Fo
                 # Another thread has unregistered it, or has its one event.
                 del found[descriptor]
                 continue
-            if descriptor in sent and found[descriptor] & _OUT:
+            if descriptor in sent and found[descriptor] & WRITE:
                 told[descriptor] = sent[descriptor]
             if mask & kernel.EPOLLONESHOT:
                 masks[descriptor] = mask & ~0xFFFF
@@ -425,7 +428,7 @@ def _waitOne(descriptor: int, mask: int, deadline: float | None) -> int | None:
             loop.atOnce += 1
             if (
                 loop.atOnce & (SERVED_EVERY - 1)
-                and not mask & ~found & (_IN | _OUT)
+                and not mask & ~found & (_READ | WRITE)
                 and monotonic() - loop.servedAt < _SERVED_SECONDS
             ):
                 return found

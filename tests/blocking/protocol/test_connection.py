@@ -181,7 +181,8 @@ STATES: tuple[tuple[Any, ...], ...] = (
     ((lost,), True, True, True, 7, RESET, b"", BROKEN, RESET),
     ((data, lost), True, True, True, 7, b"ab", RESET, BROKEN, RESET),
     ((shut, lost), True, True, True, 7, RESET, b"", BROKEN, RESET),
-    ((shutRead, lost), True, True, True, 7, b"", b"", BROKEN, 0),
+    ((shutRead, lost), True, True, True, 7, RESET, b"", BROKEN, RESET),
+    ((shut, shutRead, data), True, True, False, 5, RESET, b"", BROKEN, RESET),
     ((end, lost), True, True, True, 7, b"", b"", BROKEN, BROKEN),
     ((end, shut, lost), True, True, True, 7, b"", b"", BROKEN, 0),
 )

@@ -138,6 +138,9 @@ def sendfile(ends: Ends) -> None:
     ends.call("at its end", one.sendfile, file)
     with open(file.name if isinstance(file.name, str) else f"/proc/self/fd/{file.fileno()}") as text:
         ends.call("text", one.sendfile, text)
+    one.settimeout(0.0)
+    ends.call("nothing, without blocking", one.sendfile, ends.file(b""))
+    ends.call("without blocking", one.sendfile, file)
     one.close()
     ends.say("received", ends.drained(other))
 
@@ -265,3 +268,39 @@ def copies(ends: Ends) -> None:
     third.sendall(b" end")
     third.close()
     ends.say("received", ends.drained(other))
+
+
+@scenarios
+def shutBothThenData(ends: Ends) -> None:
+    """
+    Who has shut both directions down takes no more: data resets the connection (RFC 1122 section 4.2.2.13).
+    """
+    one, other = ends.pair()
+    one.shutdown(socket.SHUT_RDWR)
+    ends.ended(other)
+    ends.call("send", other.send, b"data")
+    ends.until(lambda: "POLLERR" in ends.events(one) and "POLLERR" in ends.events(other))
+    for each in (one, other):
+        each.settimeout(0.0)
+        ends.say("events", ends.events(each))
+        ends.call("recv", each.recv, 10)
+        ends.call("send", each.send, b"more")
+        ends.call("recv again", each.recv, 10)
+
+
+@scenarios
+def shutReadThenReset(ends: Ends) -> None:
+    """
+    Who has shut down what it receives hears of a reset.
+    """
+    one, other = ends.pair()
+    one.shutdown(socket.SHUT_RD)
+    one.sendall(b"unread")
+    ends.arrived(other, 6)
+    other.close()
+    ends.until(lambda: "POLLHUP" in ends.events(one))
+    one.settimeout(0.0)
+    ends.say("events", ends.events(one))
+    ends.call("recv", one.recv, 10)
+    ends.call("recv again", one.recv, 10)
+    ends.call("send", one.send, b"more")

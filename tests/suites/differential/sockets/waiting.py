@@ -135,3 +135,28 @@ def arguments(ends: Ends) -> None:
     ends.call("number", lambda: len(select.select([], [one.fileno()], [], 0)[1]))
     one.close()
     ends.call("closed", select.select, [one], [], [], 0)
+
+
+@scenarios
+def normal(ends: Ends) -> None:
+    """
+    The names of poll(2) for normal data, which a program may ask for alone.
+    """
+    one, other = ends.pair()
+    masks = select.POLLRDNORM, select.POLLWRNORM, select.POLLRDNORM | select.POLLIN, select.POLLRDBAND
+
+    def found() -> Any:
+        polled = []
+        for mask in masks:
+            poll = select.poll()
+            poll.register(one, mask)
+            polled.append([events for _, events in poll.poll(0)])
+            with select.epoll() as made:
+                made.register(one, mask | select.EPOLLET)
+                polled.append([events for _, events in made.poll(0)])
+        return polled
+
+    ends.say("idle", found())
+    other.sendall(b"x")
+    ends.arrived(one)
+    ends.say("data", found())
