@@ -16,7 +16,7 @@ from twisted.python import log
 from twisted.python.failure import Failure
 
 from twisted_ib.drive.followers import Followers
-from twisted_ib.drive.process import monotonic
+from twisted_ib.drive.process import monotonic, time
 from twisted_ib.drive.sleeper import GONE, milliseconds
 from twisted_ib.drive.turn import Idle
 from twisted_ib.drive.waiter import DrivingLock, LockQueue, endWaits, handlers
@@ -77,7 +77,7 @@ class DrivenReactor(IBReactor):
 
     isDriven: ClassVar[bool] = True
     #: Not Twisted's: a program may have had clocks stand still before that was imported.
-    seconds = staticmethod(monotonic)
+    seconds = staticmethod(time)
     _poller: select.epoll
 
     def __init__(self, drivers: Drivers) -> None:
