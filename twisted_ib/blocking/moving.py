@@ -14,9 +14,10 @@ at the descriptor.  So no byte overtakes another one: what is behind the mark of
 end that cannot move refuses: it resets what it is given, and all stays as it is.
 
 An end whose descriptor another process is about to be given asks, too, also one that has accepted, if it
-blocks.  If both ask, the one that has connected drops its question.  All that the end that asks has not read
-yet it sends to itself by TCP before.  A peer that has shut down, and sends nothing more over SDP, answers by
-the end of TCP's other direction.
+blocks.  All that it has not read yet it sends to itself by TCP before.  If both ask, the one that has
+connected drops its question.  One that is asked, and has octets which are not read, asks in its turn before
+it refuses.  A peer that has shut down, and sends nothing more over SDP, answers by the end of TCP's other
+direction.
 
 SDP calls the question and the answer to suspend (L{SDPTransport.suspend
 <twisted_ib.sdp.transport.SDPTransport.suspend>}); the path hands the descriptor over.
@@ -31,6 +32,7 @@ import select
 import socket as kernel
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from twisted_ib.blocking import descriptors
@@ -263,6 +265,21 @@ class Asking(Move):
         """
         super().__init__(connection, mine)
         self._moved, self._ahead = moved, ahead
+        #: The peer's question meanwhile: this end of its TCP, and what takes it.
+        self.later: tuple[int, Callable[[], bool]] | None = None
+
+    def drop(self) -> None:
+        super().drop()
+        self._endLater()
+
+    def _end(self) -> None:
+        super()._end()
+        self._endLater()
+
+    def _endLater(self) -> None:
+        later, self.later = self.later, None
+        if later is not None and not (self.state is State.REFUSED and later[1]()):
+            refuse(later[0])
 
     def answered(self) -> bool:
         before = self.state
@@ -352,13 +369,19 @@ class Asked(Move):
     """
 
     def __init__(
-        self, connection: Connection, mine: _socket.socket, stream: _Stream, moved: Callable[[socket], object]
+        self,
+        connection: Connection,
+        mine: _socket.socket,
+        stream: _Stream,
+        moved: Callable[[socket], object],
+        mayAsk: bool,
     ) -> None:
         """
         @param moved: Called with the socket once that has moved.
+        @param mayAsk: Whether this end may ask in its turn.
         """
         super().__init__(connection, mine)
-        self._stream, self._moved = stream, moved
+        self._stream, self._moved, self._mayAsk = stream, moved, mayAsk
 
     def _close(self, mine: _socket.socket) -> None:
         refuse(mine.detach())
@@ -376,8 +399,7 @@ class Asked(Move):
         Move, or refuse.
         """
         connection, stream = self.connection, self._stream
-        isOurs = connection.isGiven and connection.inbox.size and isinstance(stream, RedirectedServer)
-        if isAllowed and isOurs:
+        if isAllowed and self._mayAsk and connection.isGiven and connection.inbox.size:
             # Those octets are to come by TCP.  The peer finds this question before the refusal of its own.
             self.feed(Input.REFUSE)
             stream.given()
@@ -456,25 +478,23 @@ def asked(stream: _Stream, descriptor: int, moved: Callable[[socket], object]) -
     @return: Whether that is taken care of, and the descriptor with it.
     """
     connection: object = stream.protocol
-    if not isinstance(connection, Connection) or not _yields(connection, stream):
+    if not isinstance(connection, Connection):
         return False
+    if (before := connection.move) is not None:
+        before.look()
+        if isinstance(before, Asking) and before.state in (State.ASKED, State.OVERDUE):
+            if isinstance(stream, RedirectedServer) and before.later is None:
+                # Of two questions at the same time its own counts, unless that is refused.
+                before.later = descriptor, partial(asked, stream, descriptor, moved)
+                return True
+            before.drop()
+        if before.state is not State.REFUSED:
+            return False
     mine = takeTCP(descriptor)
     if mine is not None:
-        move = connection.move = Asked(connection, mine, stream, moved)
+        move = connection.move = Asked(connection, mine, stream, moved, before is None)
         stream.whenQuiet(move.mayMove, move.decided)
     return True
-
-
-def _yields(connection: Connection, stream: _Stream) -> bool:
-    # Whether the peer's question is the one that counts.  Of two at the same time it is that of the end that
-    # has accepted: mostly that has octets which are not read yet.
-    move = connection.move
-    if move is None:
-        return True
-    move.look()
-    if isinstance(move, Asking) and not isinstance(stream, RedirectedServer):
-        move.drop()
-    return move.state is State.REFUSED
 
 
 def answered(stream: _Stream) -> bool:

@@ -519,24 +519,43 @@ class GivenTests(BlockingTestCase):
 
     def test_bothUnread(self) -> None:
         """
-        A server that is to answer its client's question, and is given with octets that it has not read, asks
+        An end that is to answer the other's question, and is given with octets that it has not read, asks
         itself.
         """
         self.patch(moving, "ANSWER_SECONDS", HANG_SECONDS)
-        client, server = self.pair()
-        client.sendall(b"request")
-        self.assertEqual(server.recv(9, socket.MSG_PEEK), b"request")
-        hold = self.restless(server)
-        with self.loop:
-            client.sdp.stream.given()
-            self.loop.wait(lambda: server.sdp.move is not None)
-        given = self.inThread(server.sdp.give)
-        waitUntil(lambda: server.sdp.isGiven)
-        hold.restore()
-        self.assertTrue(client.sdp is None or client.sdp.awaitMove())
-        self.assertTrue(given.result(HANG_SECONDS))
-        self.assertEqual(exactly(server, 7), b"request")
-        self.exchange(client, server)
+        for isServer in True, False:
+            other, one = self.pair()[:: 1 if isServer else -1]
+            other.sendall(b"request")
+            self.assertEqual(one.recv(9, socket.MSG_PEEK), b"request")
+            hold = self.restless(one)
+            with self.loop:
+                other.sdp.stream.given()
+                self.loop.wait(lambda of=one.sdp: of.move is not None)
+            given = [self.inThread(each.sdp.give) for each in (one, other)]
+            waitUntil(lambda of=one.sdp: of.isGiven)
+            hold.restore()
+            self.assertEqual([each.result(HANG_SECONDS) for each in given], [True, True])
+            self.assertEqual(exactly(one, 7), b"request")
+            self.exchange(one, other)
+
+    def test_bothRefused(self) -> None:
+        """
+        Where both ends have octets that they have not read, the one that has asked first is told of an error.
+        """
+        self.patch(moving, "FIRST_SECONDS", 0.0)
+        for isServer in True, False:
+            other, one = self.pair()[:: 1 if isServer else -1]
+            for sender, receiver in (one, other), (other, one):
+                sender.sendall(b"first")
+                self.assertEqual(receiver.recv(9, socket.MSG_PEEK), b"first")
+            with self.loop:
+                other.sdp.isGiven = one.sdp.isGiven = True
+                other.sdp.stream.given()
+            given = [self.inThread(each.sdp.give) for each in (one, other)]
+            self.assertEqual([each.result(HANG_SECONDS) for each in given], [True, False])
+            for receiver in one, other:
+                self.assertEqual(exactly(receiver, 5), b"first")
+            self.exchange(one, other)
 
     def test_bothAmid(self) -> None:
         """
