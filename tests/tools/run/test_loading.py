@@ -299,20 +299,30 @@ class LoadingTests(RunTestCase):
         self.assertIn(f"ib-run: {counts}; SDP: cannot be loaded: ImportError: ", complaints)
         self.assertIn("constantly", complaints)
 
-    def test_shadowedOfSockets(self) -> None:
+    def test_shadowedStandard(self) -> None:
         """
-        So it is with names that this package imports for sockets alone, and before.
+        With modules of names that are the standard library's it has its own when it imports them, and this
+        package that library's.
         """
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            text = f"client = socket.create_connection({server.getsockname()!r})\nprint(client.getpeername())"
-            for name in ("math", "mmap"):
-                (self.folder / f"{name}.py").write_text("")
-                (self.folder / "program.py").write_text(f"import socket, {name}\n{text}\n")
-                process = self.running("-q", "--summary", "program.py")
-                said, complaints = process.communicate(timeout=HANG_SECONDS)
-                self.assertEqual((said, process.returncode), (f"{server.getsockname()}\n", 0), complaints)
-                self.assertIn("as SDP could not be loaded; SDP: cannot be loaded: ", complaints)
-                (self.folder / f"{name}.py").unlink()
+        names = "random", "queue", "copy", "weakref", "resource", "mmap", "json", "logging", "inspect"
+        (folder := self.folder / "own").mkdir()
+        for name in names[:-3]:
+            (folder / f"{name}.py").write_text(f"print({name!r}, __name__)\n")
+        for name in names[-3:]:
+            (folder / name).mkdir()
+            (folder / name / "__init__.py").write_text("from . import own\n")
+            (folder / name / "own.py").write_text(f"print({name!r}, __package__)\n")
+        imports = "".join(f"import {name}\n" for name in names)
+        used = "print(socket.create_server(('127.0.0.1', 0)).sdp is not None)\n"
+        modules = f"print(all(sys.modules[name].__file__.startswith(sys.path[0]) for name in {names}))\n"
+        own = "".join(f"{name} {name}\n" for name in names)
+        for text, expected in (
+            (f"import socket, sys\n{used}{imports}{modules}", f"True\n{own}True\n"),
+            (f"import socket, sys\n{imports}{used}{modules}{used}", f"{own}True\nTrue\nTrue\n"),
+        ):
+            (folder / "program.py").write_text(text)
+            found = self.running("-q", "own/program.py").communicate(timeout=HANG_SECONDS)
+            self.assertEqual(found, (expected, ""))
 
     def test_classes(self) -> None:
         """

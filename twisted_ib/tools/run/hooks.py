@@ -12,11 +12,12 @@ import os
 import sys
 import typing
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
+from itertools import takewhile
 from threading import RLock, get_ident
 from types import FunctionType, GeneratorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -43,6 +44,69 @@ _PROVIDED = "__provides__"
 ABSENT = object()
 
 
+class _Standard:
+    """
+    The standard library, in a program whose folder has modules of the same names (C{random.py}): what imports
+    this package finds that library's, and the program its own, before and after.
+    """
+
+    #: Where it is: modules in these, packages in folders of these.
+    _FOLDERS = (os.path.dirname(os.__file__), os.path.join(os.path.dirname(os.__file__), "lib-dynload"))
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        #: The library's names in folders that come before it; the threads within; and the program's names.
+        self._seen: dict[str, frozenset[str]] = {}
+        self._within: list[int] = []
+        self._names: frozenset[str] = frozenset()
+        #: These modules meanwhile, and the library's that were imported so.
+        self._own, self._found = self._moved(), self._moved()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._within.append(get_ident())
+            if len(self._within) == 1:
+                for folder in takewhile(lambda each: each not in self._FOLDERS, sys.path):
+                    if folder not in self._seen:
+                        with suppress(OSError):
+                            names = {each.partition(".")[0] for each in os.listdir(folder or os.curdir)}
+                            self._seen[folder] = sys.stdlib_module_names & names
+                    self._names |= self._seen.get(folder, frozenset())
+                self._names = frozenset(name for name in self._names if not self._isFound(name))
+                self._own = self._moved()
+                if self._names:
+                    sys.modules.update(self._found)
+                    sys.meta_path.insert(0, self)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._within.remove(get_ident())
+            if self._names and not self._within:
+                # Another thread may have imported one of the program's.
+                self._names = frozenset(filter(self._isFound, self._names))
+                self._found = self._moved()
+                sys.modules.update({**self._own, **sys.modules})
+                sys.meta_path[:] = [each for each in sys.meta_path if each is not self]
+                self._names = frozenset()
+
+    def find_spec(self, name: str, path: Path = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name in self._names and get_ident() in self._within:
+            return PathFinder.find_spec(name, self._FOLDERS, target)
+        return None
+
+    def _isFound(self, name: str) -> bool:
+        # What is built in has no file.
+        file: str | None = getattr(sys.modules[name], "__file__", None) if name in sys.modules else ""
+        return file is None or os.path.dirname(file.removesuffix("/__init__.py")) in self._FOLDERS
+
+    def _moved(self) -> dict[str, ModuleType]:
+        # With the modules of packages.
+        return {each: sys.modules.pop(each) for each in [*sys.modules] if each.split(".")[0] in self._names}
+
+
+_standard = _Standard()
+
+
 class _Loader:
     """
     Executes a module, and calls what was asked for.
@@ -65,7 +129,7 @@ class _Loader:
         if spec is not None:
             spec.loader = self._loader
         if name.partition(".")[0] in _PLAIN:
-            with self._hooks.plain():
+            with self._hooks.plain(), _standard:
                 self._loader.exec_module(module)
         else:
             self._loader.exec_module(module)
@@ -316,8 +380,10 @@ class quickly:
         self._finders = sys.meta_path[:]
         if not all(each in self._finders for each in _first):
             sys.meta_path[:] = _first
+        _standard.__enter__()
 
     def __exit__(self, *_: object) -> None:
+        _standard.__exit__()
         if sys.meta_path == _first:
             sys.meta_path[:] = self._finders
         # They have imported it.
