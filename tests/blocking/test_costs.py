@@ -153,6 +153,13 @@ class CostTests(BlockingTestCase):
     @ivar now: The time, in seconds.
     """
 
+    def setUp(self) -> None:
+        """
+        Sockets that earlier tests have left in cycles would be served, and looked at, beside these.
+        """
+        gc.collect()
+        super().setUp()
+
     def blocking(self) -> tuple[Any, Any]:
         """
         @return: Two connected sockets without timeouts, which have exchanged some messages.
@@ -216,8 +223,6 @@ class CostTests(BlockingTestCase):
         The bytecodes of it, which see what a function does beside its calls.
         """
         requireBytecodes()
-        # What earlier tests have left in cycles would be served beside it.
-        gc.collect()
         one, other = self.blocking()
         self.stopTime()
         # A timer may be due within one.
