@@ -146,6 +146,11 @@ class MovedStream(Protocol):
         """
         return int(self._plain.get_write_buffer_size())
 
+    def sendNow(self) -> None:
+        """
+        Nothing: the kernel has what it had room for.
+        """
+
     def loseWriteConnection(self) -> None:
         """
         End this direction, behind what was written.

@@ -60,6 +60,7 @@ class AsyncioStream(_Transport):
     protocol: StreamSocket | StreamTransport | MovedStream
     #: Whether one direction can end before the other.
     halfCloses = True
+    resetsUnread = True
 
     def _writeSlowly(self, data: Any) -> None:
         if data.__class__ is not bytes:

@@ -271,11 +271,9 @@ class StreamTransport(_FlowControl):
             self._stream.loseWriteConnection()
         if how != socket.SHUT_WR:
             self._stream.stopReading()
-            self._loop.call_soon(self._endRead)
-
-    def _endRead(self) -> None:
-        if not self._closing:
-            self.endReceived()
+            # As of a socket that nobody reads from now: once it is resumed.
+            self._owesEnd = True
+            self._loop.call_soon(self._tellEnd)
 
     def write_eof(self) -> None:
         """
@@ -381,6 +379,9 @@ class StreamTransport(_FlowControl):
         vars(self).pop("write", None)
         self._lastContext = copy_context()
         stream = self._stream
+        if stream.halfCloses and not self._hasRest:
+            # As the kernel has what asyncio's own write, as far as there was room.
+            stream.sendNow()
         if self._hasRest or not stream.halfCloses or self.get_write_buffer_size():
             stream.abortConnection()
             return
@@ -473,7 +474,8 @@ class StreamTransport(_FlowControl):
         self._over = self._closing = True
         vars(self).pop("write", None)
         exc, why = self._error, reason.value
-        if exc is None and why is not None and not isinstance(why, ConnectionDone | ConnectionAborted):
+        isOrderly = self._drops or why is None or isinstance(why, ConnectionDone | ConnectionAborted)
+        if exc is None and not isOrderly:
             # Linux's tcp_reset() in CLOSE_WAIT.
             hasEnded = self._socket.first.hasEnded
             exc = osError(OSError(errno.EPIPE, os.strerror(errno.EPIPE)) if hasEnded else why)

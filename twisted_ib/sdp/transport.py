@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from twisted.internet import interfaces
 from twisted.internet._newtls import startTLS
@@ -108,6 +108,8 @@ class SDPTransport(Transport, Stream):
     _tlsClientDefault = False
     # Defaults of most connections; see L{Transport}.
     _writeDisconnecting = _writeDisconnected = _noDelay = False
+    #: Whether a close with unread bytes has no end of stream, as of close(2): Twisted's shuts down before.
+    resetsUnread: ClassVar[bool] = False
     _closedIn = -1
     _keepAlive: KeepAlive | None = None
 
@@ -363,6 +365,14 @@ class SDPTransport(Transport, Stream):
             count += len(self.written)
         return count if extensions is None else count + extensions.zeroCopySend.size
 
+    def sendNow(self) -> None:
+        """
+        Send what was written before the end of the batch, as far as the medium has room.
+        """
+        if self.queuePair.path is not None and self.extensions is None and self._unsent():
+            self._gathering()
+            self.resume()
+
     # -- ITLSTransport
 
     def startTLS(self, contextFactory: Any, normal: bool = True) -> None:
@@ -432,7 +442,9 @@ class SDPTransport(Transport, Stream):
             # scheduled with callLater(0) come first.
             self.cork()
         elif self.disconnecting:
-            if self._sendEnd():
+            # An end that was asked for before goes ahead of the reset.
+            isReset = self.resetsUnread and self.heldBytes and not self._writeDisconnecting
+            if isReset or self._sendEnd():
                 self.connectionLost(CONNECTION_DONE)
         elif self._writeDisconnecting and not self._writeDisconnected:
             if self._sendEnd():

@@ -8,11 +8,7 @@ from typing import Final
 
 #: By programs and scenarios.
 KNOWN: Final[dict[str, dict[str, str]]] = {
-    "asyncio": {
-        "closedWhileDraining": "The peer aborts with octets on their way: over TCP its kernel has them, and"
-        " its first word is a reset.  Over SDP it has not seen them yet and ends in order, and the reset is"
-        " behind that end: EPIPE, as of Linux's tcp_reset() in CLOSE_WAIT.",
-    },
+    "asyncio": {},
     "reactor": {},
     "socket": {},
 }

@@ -279,7 +279,9 @@ class Recording(Telling):
         """
         @return: A protocol, whose calls are said when the scenario is over.
         """
-        made = (kind or self.kind)(name, does or {})
+        same = sum(each.name.split(" ")[0] == name for each in self.noting)
+        # Each has a part of its own, also of a second pair.
+        made = (kind or self.kind)(f"{name} {same + 1}" if same else name, does or {})
         self.noting.append(made)
         return made
 

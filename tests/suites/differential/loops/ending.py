@@ -121,10 +121,10 @@ async def aborted(ends: Ends) -> None:
     ends.call("eof", client.transport.write_eof)
 
 
-@scenarios
-async def unread(ends: Ends) -> None:
+@scenarios.each("close", "abort", "write", "write_eof")
+async def unread(ends: Ends, what: str) -> None:
     """
-    C{close} with octets that nobody has read is a reset.
+    C{close} with octets that nobody has read is a reset, behind what was written and an end asked for before.
     """
     client, server = await ends.pair()
     server.transport.pause_reading()
@@ -133,7 +133,9 @@ async def unread(ends: Ends) -> None:
     other, answer = await ends.pair()
     other.transport.write(b"x")
     await ends.until(lambda: answer.data)
-    server.transport.close()
+    if what.startswith("write"):
+        getattr(server.transport, what)(*([b"last"] if what == "write" else []))
+    getattr(server.transport, "abort" if what == "abort" else "close")()
     await ends.have("lost", client, server)
 
 
@@ -298,3 +300,62 @@ async def duplicateOfEnded(ends: Ends) -> None:
     ends.say("paused", second.has("eof"))
     second.transport.resume_reading()
     await ends.have("lost", second, server)
+
+
+@scenarios.each(1, 20_000)
+async def abortedBehindData(ends: Ends, size: int) -> None:
+    """
+    C{abort} in the turn of a write: the medium has what it had room for, as the kernel has.
+    """
+    client, server = await ends.pair()
+    client.transport.write(bytes(size))
+    client.transport.write(b"last")
+    client.transport.abort()
+    await ends.have("lost", client, server)
+
+
+@scenarios.each("abort", "raise")
+async def abortedWithin(ends: Ends, what: str) -> None:
+    """
+    The same within C{data_received}, as a server does that answers an error.
+    """
+
+    def answer(it: Any, _: bytes) -> None:
+        it.transport.write(b"wrong")
+        if what == "raise":
+            raise ZeroDivisionError
+        it.transport.abort()
+
+    client, server = await ends.pair(server={"data": answer})
+    client.transport.write(b"x")
+    await ends.have("lost", client, server)
+
+
+@scenarios
+async def shutPaused(ends: Ends) -> None:
+    """
+    The end of a socket that nobody reads from is seen once it is read.
+    """
+    client, server = await ends.pair()
+    client.transport.pause_reading()
+    client.transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+    await ends.have("lost", server)
+    ends.say("told", client.has("eof"), client.has("lost"))
+    client.transport.resume_reading()
+    await ends.have("lost", client)
+
+
+@scenarios
+async def writtenToClosedPaused(ends: Ends) -> None:
+    """
+    A peer that closes, and resets what comes then, while nobody reads: its end is what is read.
+    """
+    client, server = await ends.pair()
+    client.transport.pause_reading()
+    server.transport.close()
+    await ends.have("lost", server)
+    client.transport.write(b"x")
+    for _ in range(50):
+        await asyncio.sleep(0)
+    client.transport.resume_reading()
+    await ends.have("lost", client)
