@@ -110,7 +110,9 @@ class FabricTests(SynchronousTestCase):
         self.assertEqual(self.attach("middle"), CONNECT)
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=HANG_SECONDS)
-        self.assertEqual((output, errors, process.returncode), ("umad_refused 2\n", "", 130))
+        # Where answers are late a request goes twice, and its second answer is for none.
+        lost = [line for line in output.splitlines() if not line.startswith("sm_unasked ")]
+        self.assertEqual((lost, errors, process.returncode), (["umad_refused 2"], "", 130))
         # The lock of what ib-ss shows stays, too, of one that has lived for some seconds.
         self.assertEqual(set(os.listdir(self.runDirectory)) - {"lock"}, {"subnet-default.lock"})
 

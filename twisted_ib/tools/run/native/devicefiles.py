@@ -41,7 +41,8 @@ def _gid(address: str) -> str:
     # ip_address() takes a zone, which a GID has not.
     found = ip_address(address.partition("%")[0])
     whole = found if isinstance(found, IPv6Address) else IPv6Address(f"::ffff:{found}")
-    return whole.exploded
+    # Not its text: since Python 3.13 that of an IPv4 address has dots.
+    return whole.packed.hex(":", 2)
 
 
 def _ofPort(layer: LinkLayer, address: str | None, slots: int) -> dict[str, str]:
