@@ -12,7 +12,6 @@ Besides:
   - C{files}: calls of the operating system by descriptor, for sockets over SDP
   - C{families}: sockets whose family is none of the kernel's, L{AF_IB<twisted_ib.blocking.families.gids>}
   - C{moving}: the move of a connection that gains nothing over SDP to TCP
-  - C{protocol}: the states of such a move
   - C{tls}: TLS over SDP for blocking sockets
   - C{waits}: one wait for sockets over SDP and descriptors of the kernel, for the calls of C{select}
 """

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 
+from twisted_ib.blocking import moving
 from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
-from twisted_ib.blocking.moving import answered, ask, asked, given
+from twisted_ib.blocking.moving import answered, ask, asked
 from twisted_ib.configuration.words import CONNECT, LISTEN, SDP, TCP
-from twisted_ib.drive.process import time
+from twisted_ib.drive.process import monotonic, time
 from twisted_ib.internet.failures import osError
 from twisted_ib.switch.connecting import Attempt
 from twisted_ib.switch.reason import (
@@ -36,7 +37,7 @@ from twisted_ib.switch.reason import (
     outcomes,
     stayed,
 )
-from twisted_ib.switch.serverclient import RedirectedClient
+from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
@@ -417,3 +418,65 @@ def target(address: Any, family: int) -> tuple[Any, ...] | None:
     except (OSError, UnicodeError):
         return None
     return (str(found[0][4][0]), port) if found else None
+
+
+def secured(
+    skt: socket, server_side: bool = False, do_handshake_on_connect: bool = True, **others: object
+) -> None:
+    """
+    TLS begins on a socket, which gains nothing from SDP then: move before its handshake, if both ends can.
+
+    The parameters are those of C{ssl.SSLSocket._create}.  A socket that blocks, and whose handshake is next,
+    waits for L{moving.ANSWER_SECONDS} at most: a server for the client's first octets, before which that
+    asks.
+    """
+    connection = skt.sdp
+    if connection is None or connection.listens:
+        return
+    timeout = skt.gettimeout()
+    waits = do_handshake_on_connect and timeout != 0.0
+    with connection.loop:
+        stream = connection.stream
+        if stream is None or connection.readable():
+            return
+        if isinstance(stream, RedirectedClient):
+            stream.secured()
+            if waits and connection.move is not None:
+                connection.move.awaitAnswer()
+        elif server_side and waits:
+            connection.loop.wait(
+                lambda: connection.stream is None or connection.readable(),
+                monotonic() + min(timeout or moving.ANSWER_SECONDS, moving.ANSWER_SECONDS),
+            )
+
+
+def given(connection: Connection) -> bool:
+    """
+    Another process is about to be given the descriptor of a connection: move before, if both ends can.
+
+    @return: Whether the kernel has it now.
+    """
+    connection.isGiven = True
+    try:
+        with (loop := connection.loop):
+            if isinstance(connection.stream, RedirectedServer):
+                # TCP's stream has no place for what a client sends between the question and its answer.
+                loop.wait(connection.readable, monotonic() + moving.FIRST_SECONDS)
+            loop.poll()
+            isQuiet = loop.wait(lambda: _isSettled(connection.stream), monotonic() + moving.ANSWER_SECONDS)
+            # It may have moved meanwhile, as its client has asked, or ended.
+            if isQuiet and connection.stream is not None:
+                connection.stream.given()
+        if not (hasMoved := connection.awaitMove()):
+            with loop:
+                if connection.stream is not None and connection.peerEnded:
+                    connection.stream.given()
+            hasMoved = connection.awaitMove()
+        return hasMoved
+    finally:
+        connection.isGiven = False
+
+
+def _isSettled(stream: RedirectedServer | RedirectedClient | None) -> bool:
+    # Whether nothing of it is to come any more into the medium.
+    return stream is None or stream.queuePair.path is None or stream.isQuiet()

@@ -32,17 +32,18 @@ import select
 import socket as kernel
 from collections.abc import Callable
 from contextlib import closing, suppress
+from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from twisted_ib.blocking import descriptors
 from twisted_ib.blocking.connection import Connection
-from twisted_ib.blocking.protocol.moves import MOVES, Input, State
 
 # This module is imported late: the kernel's name may stand for another by now (L{twisted_ib.blocking.patch}).
 from twisted_ib.blocking.select import _IN, _poll
 from twisted_ib.drive.process import monotonic
-from twisted_ib.hca.host.fdpassing import LINGER_RESET, PAIR_SECONDS, pairOfTCP, refuse, takeTCP
+from twisted_ib.hca.base.machine import Machine, ignored, listed
+from twisted_ib.hca.host.fdpassing import LINGER_RESET, PAIR_SECONDS, pairOfTCP, refuse, takesAll, takeTCP
 from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer, asOverSDP
 
 if TYPE_CHECKING:
@@ -64,6 +65,67 @@ ANSWER_SECONDS: Final = 1.0
 FIRST_SECONDS: Final = 0.02
 _Plain: Final = _socket.socket
 _dup2, _fstat = os.dup2, os.fstat
+
+
+class State(Enum):
+    """
+    How far the move of a connection is, at one of its ends.
+    """
+
+    #: One end has asked the other; this one sends and receives over SDP.
+    ASKED = auto()
+    #: The same, and a call has waited for the answer in vain: none waits again, as a server may stand still.
+    OVERDUE = auto()
+    #: It stays with SDP.
+    REFUSED = auto()
+    #: At the end that has asked: the peer sends by TCP, and this end is to do so as soon as it can.
+    ANSWERED = auto()
+    #: This end sends by TCP; what the peer has sent before still arrives over SDP.
+    SENDING = auto()
+    #: Nothing more arrives over SDP: this end also receives by TCP, behind what is in the inbox.
+    MOVED = auto()
+
+
+class Input(Enum):
+    """
+    An event that changes it.
+    """
+
+    #: A call has waited for the answer in vain.
+    WAITED = auto()
+    #: One of the ends stays with SDP.
+    REFUSE = auto()
+    #: The peer sends by TCP: SuspCommAck has come.
+    ANSWER = auto()
+    #: A socket of TCP has taken the place at the descriptor.
+    REPLACE = auto()
+    #: Nothing more arrives over SDP.
+    END = auto()
+
+
+#: What is not listed changes nothing.
+MOVES: Final = Machine[State, Input, "State | None"](
+    listed(
+        {
+            State.ASKED: {
+                Input.WAITED: State.OVERDUE,
+                Input.REFUSE: State.REFUSED,
+                Input.ANSWER: State.ANSWERED,
+                Input.REPLACE: State.SENDING,
+            },
+            State.OVERDUE: {
+                Input.REFUSE: State.REFUSED,
+                Input.ANSWER: State.ANSWERED,
+                Input.REPLACE: State.SENDING,
+            },
+            # The peer has answered what this end has closed: it is reset.
+            State.REFUSED: {Input.ANSWER: State.ANSWERED},
+            State.ANSWERED: {Input.REPLACE: State.SENDING},
+            State.SENDING: {Input.END: State.MOVED},
+        }
+    ),
+    unlisted=ignored,
+)
 
 
 class Move:
@@ -449,23 +511,12 @@ def ask(
             ahead = connection.inbox.peek(connection.inbox.size) if isGiven else b""
             move = connection.move = Asking(connection, mine, moved, ahead)
             stream.thread = connection.loop.owner
-            if not _takes(theirs, ahead):
+            if not takesAll(theirs, ahead):
                 move.drop()
             elif isLeft:
                 move.leave()
             elif not stream.suspend(theirs.fileno()):
                 move.drop()
-
-
-def _takes(skt: _socket.socket, data: bytes) -> bool:
-    # Whether the kernel takes all of it at once, at the latest with room made for it.
-    sent = 0
-    with suppress(OSError):
-        sent = skt.send(data, kernel.MSG_DONTWAIT)
-        if sent < len(data):
-            skt.setsockopt(kernel.SOL_SOCKET, kernel.SO_SNDBUF, len(data))
-            sent += skt.send(data[sent:], kernel.MSG_DONTWAIT)
-    return sent == len(data)
 
 
 def asked(stream: _Stream, descriptor: int, moved: Callable[[socket], object]) -> bool:
@@ -505,67 +556,6 @@ def answered(stream: _Stream) -> bool:
     """
     move: Move | None = getattr(stream.protocol, "move", None)
     return move is not None and move.answered()
-
-
-def secured(
-    skt: socket, server_side: bool = False, do_handshake_on_connect: bool = True, **others: object
-) -> None:
-    """
-    TLS begins on a socket, which gains nothing from SDP then: move before its handshake, if both ends can.
-
-    The parameters are those of C{ssl.SSLSocket._create}.  A socket that blocks, and whose handshake is next,
-    waits for L{ANSWER_SECONDS} at most: a server for the client's first octets, before which that asks.
-    """
-    connection = skt.sdp
-    if connection is None or connection.listens:
-        return
-    timeout = skt.gettimeout()
-    waits = do_handshake_on_connect and timeout != 0.0
-    with connection.loop:
-        stream = connection.stream
-        if stream is None or connection.readable():
-            return
-        if isinstance(stream, RedirectedClient):
-            stream.secured()
-            if waits and connection.move is not None:
-                connection.move.awaitAnswer()
-        elif server_side and waits:
-            connection.loop.wait(
-                lambda: connection.stream is None or connection.readable(),
-                monotonic() + min(timeout or ANSWER_SECONDS, ANSWER_SECONDS),
-            )
-
-
-def given(connection: Connection) -> bool:
-    """
-    Another process is about to be given the descriptor of a connection: move before, if both ends can.
-
-    @return: Whether the kernel has it now.
-    """
-    connection.isGiven = True
-    try:
-        with (loop := connection.loop):
-            if isinstance(connection.stream, RedirectedServer):
-                # TCP's stream has no place for what a client sends between the question and its answer.
-                loop.wait(connection.readable, monotonic() + FIRST_SECONDS)
-            loop.poll()
-            isQuiet = loop.wait(lambda: _isSettled(connection.stream), monotonic() + ANSWER_SECONDS)
-            # It may have moved meanwhile, as its client has asked, or ended.
-            if isQuiet and connection.stream is not None:
-                connection.stream.given()
-        if not (hasMoved := connection.awaitMove()):
-            with loop:
-                if connection.stream is not None and connection.peerEnded:
-                    connection.stream.given()
-            hasMoved = connection.awaitMove()
-        return hasMoved
-    finally:
-        connection.isGiven = False
-
-
-def _isSettled(stream: _Stream | None) -> bool:
-    # Whether nothing of it is to come any more into the medium.
-    return stream is None or stream.queuePair.path is None or stream.isQuiet()
 
 
 def _isAlone(connection: Connection) -> bool:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec, 
 from weakref import ref
 
 from twisted_ib import limits
+from twisted_ib.blocking.connecting import secured
 from twisted_ib.blocking.connection import SEND_BYTES, Connection, failure
-from twisted_ib.blocking.moving import secured
 from twisted_ib.blocking.socket import AF_IB, MovedSocket, _poll, movedKind, socket, succeeded
 from twisted_ib.drive.process import monotonic
 from twisted_ib.switch.reason import isConnected

@@ -96,6 +96,19 @@ def pairOfTCP() -> tuple[_socket.socket, _socket.socket]:
     raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
 
 
+def takesAll(skt: _socket.socket, data: bytes) -> bool:
+    """
+    Send, and return whether the kernel takes all of it at once, at the latest with room made for it.
+    """
+    sent = 0
+    with suppress(OSError):
+        sent = skt.send(data, socket.MSG_DONTWAIT)
+        if sent < len(data):
+            skt.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, len(data))
+            sent += skt.send(data[sent:], socket.MSG_DONTWAIT)
+    return sent == len(data)
+
+
 def sendWithDescriptors(pair: socket.socket, data: bytes, descriptors: Sequence[int] = ()) -> bool:
     """
     Send one message; the descriptors stay open here.

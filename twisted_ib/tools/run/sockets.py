@@ -463,7 +463,7 @@ def replaceOpenSSL(module: ModuleType) -> None:
     def begin(self: Connection, context: Context, socket: kernel.socket | None = None) -> None:
         this = None if socket is None else _becomeFirst(socket)
         if this is not None and this.sdp is not None:
-            from twisted_ib.blocking.moving import secured
+            from twisted_ib.blocking.connecting import secured
 
             # Whether it is the client or the server of TLS is said later: mostly that of the connection.
             secured(this, True)
