@@ -388,6 +388,24 @@ for family in ("AF_INET", "AF_UNIX"):
         client.send("ping")
         print(server.recv())
 """
+#: The same of a package that was made of multiprocessing (multiprocess, billiard).
+_DESCRIPTORS_OF = """
+import sys, types
+from importlib.util import find_spec, spec_from_loader
+from pathlib import Path
+text = Path(find_spec("multiprocessing.connection").origin).read_text()
+text = text.replace("from . ", "from multiprocessing ").replace("from .", "from multiprocessing.")
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith(sys.argv[1]):
+            return spec_from_loader(name, self, is_package=name == sys.argv[1])
+    def create_module(self, spec):
+        pass
+    def exec_module(self, module):
+        if module.__name__ != sys.argv[1]:
+            exec(text, vars(module))
+sys.meta_path.append(Finder())
+"""
 #: pyOpenSSL, of sockets that are connected, and of some that are not yet; both ends, the client in a thread.
 _OPENSSL = f"""
 import select, sys, threading
@@ -1023,6 +1041,16 @@ class KindTests(LoopsTestCase):
         self.assertEqual(
             [(each["kind"], each["connections"]) for each in summary["reasons"]], [("descriptor", 2)]
         )
+
+    def test_descriptorsOf(self) -> None:
+        """
+        So are those of packages that were made of it.
+        """
+        for name in "multiprocess", "billiard":
+            program = _DESCRIPTORS_OF + _DESCRIPTORS.replace("multiprocessing", name)
+            said, summary = self.ran(program, name)
+            self.assertEqual(said, "ping\n" * 2)
+            self.assertEqual([each["kind"] for each in summary["reasons"]], ["descriptor"])
 
     def test_openSSL(self) -> None:
         """

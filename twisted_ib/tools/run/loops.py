@@ -61,6 +61,8 @@ _WAITING = {
     "select": ("select", "poll", "epoll"),
     "selectors": ("SelectSelector", "PollSelector", "EpollSelector", "DefaultSelector"),
 }
+#: That of C{multiprocessing}, and of packages that were made of it, whose connections are descriptors.
+_CONNECTIONS = ("multiprocessing.connection", "multiprocess.connection", "billiard.connection")
 #: Modules of C{multiprocessing} that get connections and queues through shared memory.
 _QUEUES = ("multiprocessing.connection", "multiprocessing.queues")
 #: Modules whose queues are of C{multiprocessing}'s own, by their insides.
@@ -368,7 +370,7 @@ def _hookSockets(hooks: Hooks) -> None:
     hooks.after[_SELECT] = partial(_replaceSelect, hooks)
     hooks.after["socketserver"] = _socketserver
     hooks.after["pyftpdlib.servers"] = partial(_leaveForking, "MultiprocessFTPServer", "listen")
-    hooks.after["multiprocessing.connection"] = partial(_connection, hooks)
+    hooks.after.update(dict.fromkeys(_CONNECTIONS, partial(_connection, hooks)))
     hooks.after["OpenSSL.SSL"] = _openSSL
 
 
