@@ -314,6 +314,10 @@ def open(file: Any, *arguments: Any, **options: Any) -> Any:
     return _openSocket(file, *arguments, **options)
 
 
+# A program that replaces it where it is, as pyfakefs does, knows it by this.
+open.__module__ = _open.__module__
+
+
 def flushAll() -> None:
     """
     The process ends: flush the files of connections over SDP, which end before the interpreter does that.

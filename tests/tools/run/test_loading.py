@@ -240,6 +240,36 @@ late(fill)
 print(client.sdp is not None)
 """
 
+#: C{os} and C{open} are others for a while, in each module that is none of C{SKIPMODULES}.
+_FILES = """
+import errno, io, os, socket, sys, types
+from pyfakefs.fake_filesystem_unittest import Patcher
+server = socket.create_server(("127.0.0.1", 0))
+def refuse(*arguments):
+    raise OSError(errno.EBADF, "Bad file descriptor")
+class Fake(types.ModuleType):
+    fstat = read = write = close = staticmethod(refuse)
+    def __getattr__(self, name, real=os):
+        return getattr(real, name)
+opened, real = [], [io.open]
+def fake(file, *arguments, **options):
+    opened.append(file)
+    return real[0](file, *arguments, **options)
+for module in list(sys.modules.values()):
+    if module not in Patcher.SKIPMODULES:
+        for name, value in list(vars(module).items()):
+            if isinstance(value, types.ModuleType) and value.__name__ == "os":
+                setattr(module, name, Fake("os"))
+            if getattr(value, "__name__", "") == "open" and getattr(value, "__module__", "") in ("io", "_io"):
+                setattr(module, name, fake)
+listener = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(listener.getsockname())
+accepted = listener.accept()[0]
+client.makefile("w").write("octets")
+open("/dev/null").close()
+print(accepted.recv(9), client.sdp is not None, '/dev/null' in opened)
+"""
+
 
 class LoadingTests(RunTestCase):
     """
@@ -388,3 +418,14 @@ class ReplacedTests(RunTestCase):
         for when in ("early", "late"):
             found = self.running("-q", "-c", _FROZEN, when).communicate(timeout=HANG_SECONDS)
             self.assertEqual(found, ("late\nlate\n([], [], []) [] [] []\nlate\nTrue\n", ""), when)
+
+    def test_files(self) -> None:
+        """
+        Sockets go over SDP while a program has other files, as with pyfakefs, and its C{open} opens those.
+        """
+        (package := self.folder / "pyfakefs").mkdir()
+        (package / "__init__.py").write_text("")
+        text = "import posix\nclass Patcher:\n    SKIPMODULES = {None, posix}\n"
+        (package / "fake_filesystem_unittest.py").write_text(text)
+        found = self.running("-q", "-c", _FILES).communicate(timeout=HANG_SECONDS)
+        self.assertEqual(found, ("b'octets' True True\n", ""))

@@ -77,6 +77,7 @@ unloadable: list[str] = []
 _UNLOADABLE = (
     AttributeError,
     ImportError,
+    LookupError,
     MemoryError,
     NameError,
     OSError,
@@ -362,6 +363,18 @@ def _openSSL(module: ModuleType) -> None:
     replaceOpenSSL(module)
 
 
+class _Real(set[object]):
+    # Modules that keep the files of this host: they carry connections, which the program does not replace.
+    def __contains__(self, module: object) -> bool:
+        name = str(getattr(module, "__name__", ""))
+        return name.partition(".")[0] in ("twisted_ib", "twisted") or super().__contains__(module)
+
+
+def _pyfakefs(module: ModuleType) -> None:
+    patcher: Any = vars(module)["Patcher"]
+    patcher.SKIPMODULES = _Real(patcher.SKIPMODULES)
+
+
 def _hookSockets(hooks: Hooks) -> None:
     hooks.hasSockets = True
     hooks.after["socket"] = partial(_socket, hooks)
@@ -372,6 +385,7 @@ def _hookSockets(hooks: Hooks) -> None:
     hooks.after["pyftpdlib.servers"] = partial(_leaveForking, "MultiprocessFTPServer", "listen")
     hooks.after.update(dict.fromkeys(_CONNECTIONS, partial(_connection, hooks)))
     hooks.after["OpenSSL.SSL"] = _openSSL
+    hooks.after["pyfakefs.fake_filesystem_unittest"] = _pyfakefs
 
 
 # -- queues
