@@ -286,8 +286,8 @@ class Stream:
                     if not self.delivering:
                         device.writers.append(self)
                         # As of markDirty(): a reactor that does not poll is to serve the device.
-                        if device.wanted is not None:
-                            device.wanted()
+                        if device.wrote is not None:
+                            device.wrote()
                     return
             room = self.room - length
             if room > GATHER_LEFT:
