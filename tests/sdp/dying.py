@@ -3,7 +3,8 @@ Ends of a connection, one of which dies.
 
 C{python -m tests.sdp.dying END ...}: C{blocking}, C{twisted} and C{aio} listen, print their
 port, send C{data} for C{hello}, and print how the connection ended.  C{late} is as C{blocking}, sends more
-when a line of its input says that the peer is gone, and prints how that ends; C{plain} does so over TCP.
+when a line of its input says that the peer is gone, and prints how that ends; C{plain} does so over TCP;
+C{early} sends first.
 C{dead PORT HOW WHAT} connects, does WHAT, prints a line, and ends: by C{os._exit}, in order, or when it is
 killed.
 """
@@ -16,6 +17,8 @@ import os
 import signal
 import sys
 from typing import Any
+
+from tests.support.waiting import HANG_SECONDS
 
 HOST = "127.0.0.1"
 
@@ -41,6 +44,19 @@ def blocking() -> None:
             connection.sendall(b"data")
         said = "" if data else "end"
     print(count, said, flush=True)
+
+
+def early(module: str = "twisted_ib.socket") -> None:
+    """
+    A socket that sends before its peer does anything, and says when it has.
+    """
+    socket: Any = importlib.import_module(module)
+    with socket.create_server((HOST, 0)) as listener:
+        print(listener.getsockname()[1], flush=True)
+        connection, _ = listener.accept()
+    connection.sendall(b"data")
+    print("sent", flush=True)
+    print(said(connection.recv, 9), flush=True)
 
 
 def said(call: Any, *arguments: Any) -> str:
@@ -196,7 +212,13 @@ def dead(port: str, how: str, what: str, module: str = "twisted_ib.socket") -> N
         except BlockingIOError:
             print(count, flush=True)
     else:
-        connection.sendall(b"x" if what == "idle" else b"hello")
+        if what == "early":
+            # All is there before this end looks for the first time.
+            input()
+            connection.settimeout(HANG_SECONDS)
+            assert connection.recv(2) == b"da"
+        else:
+            connection.sendall(b"x" if what == "idle" else b"hello")
         if what == "read":
             assert connection.recv(100) == b"data"
         elif what == "unread":

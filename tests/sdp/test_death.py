@@ -137,6 +137,26 @@ class LateTests(SynchronousTestCase):
                 said, [count, "b''", "4", "BrokenPipeError", "b''", "BrokenPipeError"], how + what
             )
 
+    def test_early(self) -> None:
+        """
+        As over TCP: one that has read a part of what was there before it looked at all leaves a reset.
+        """
+        for module in "socket", "twisted_ib.socket":
+            one = interpreter(self, *PROGRAM, "early", module, cwd=ROOT, env=self.environment)
+            command = ("dead", self.line(one), "kill", "early", module)
+            dead = interpreter(
+                self, *PROGRAM, *command, cwd=ROOT, env=self.environment, stdin=subprocess.PIPE
+            )
+            self.assertEqual(self.line(one), "sent")
+            assert dead.stdin is not None
+            dead.stdin.write("look\n")
+            dead.stdin.flush()
+            self.line(dead)
+            dead.kill()
+            dead.wait(HANG_SECONDS)
+            said = one.communicate(timeout=HANG_SECONDS)[0].strip()
+            self.assertEqual(said, "ConnectionResetError", module)
+
     def test_halfOpen(self) -> None:
         """
         As over TCP, of which nobody reads any more then, a protocol of asyncio that has stayed open hears of

@@ -153,6 +153,7 @@ class Connection:
         if not (self._awaits or self._isUnread):
             self._isUnread = True
             assert self.stream is not None
+            self.stream.keeps = True
             self.stream.sayUnread(True)
         if inbox.size >= RECEIVE_BYTES:
             assert self.stream is not None
@@ -464,6 +465,7 @@ class Connection:
             # For the peer, in case that this process dies.
             self._isUnread = not self._isUnread
             if stream is not None:
+                stream.keeps = self._isUnread
                 stream.sayUnread(self._isUnread)
         if stream is not None and not stream.reading and size < below:
             stream.startReading()

@@ -124,6 +124,7 @@ class Stream:
     @ivar reading: Whether the application reads.
     @ivar words: Where the rest of it is said if this process dies; C{slot}: its second cell's index there.
     @ivar bufferSize: As of L{SDPTransport<twisted_ib.sdp.transport.SDPTransport>}.
+    @ivar keeps: Whether the application keeps bytes that it was given and its user has not read.
     @ivar held: Input that arrived while it did not: bytes, filled places, then perhaps the end of stream
         (L{None}) or the loss (an exception); L{None} if there is nothing.  C{heldBytes}: its bytes.
     @ivar attached: Whether there is an application.
@@ -165,6 +166,7 @@ class Stream:
     messageBytes: ClassVar = _MESSAGE
     reads = READ_DEPTH
     disconnSent = False
+    keeps = False
     pendingControl: deque[tuple[int, bytes, int]] | None = None
     prompt = _MESSAGE
     bufferSize = limits.SEND_BUFFER
@@ -767,9 +769,7 @@ class Stream:
             # 3.6.1).
             self.reset()
             return
-        if self.held is None:
-            self.held = deque()
-        self.held.append(data)
+        self._later(data)
         self.sayUnread(True)
         if isinstance(data, bytes):
             # Held bytes of all connections have one budget: paused readers cannot exhaust memory.
@@ -829,7 +829,7 @@ class Stream:
                 extensions.zeroCopyReceive.put(data)
         if not held and self.held is held:
             self.held = None
-            self.sayUnread(False)
+            self.sayUnread(self.keeps)
         if self.reading and self.held is None and self.queuePair.posted < _LOW:
             self._postReceives()
             self._credit()
