@@ -7,18 +7,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from types import SimpleNamespace
-from typing import Any
 from weakref import WeakSet
 
 from twisted.internet import error
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.aio.case import HOST, LoopTestCase, Recorder
+from tests.aio.case import LoopTestCase
 from twisted_ib.aio import reactor
 from twisted_ib.aio.reactor import LoopReactor, reactorOf
-from twisted_ib.internet.readers import channelsOf
-from twisted_ib.reactor.base import IBReactorBase
 
 
 class OwnTests(LoopTestCase):
@@ -39,93 +35,6 @@ class OwnTests(LoopTestCase):
         """
         self.assertTrue(self.loop.reactor.running)
         self.assertRaises(error.ReactorAlreadyRunning, self.loop.reactor.startRunning, False)
-
-
-class WritingTests(LoopTestCase):
-    """
-    When what a transport is given leaves.
-    """
-
-    def test_atOnce(self) -> None:
-        """
-        Within the call, as over TCP; of several calls in a turn within the last, and of its writes the first.
-        What another call has written before that goes along.
-        """
-
-        async def scenario() -> None:
-            server = await self.loop.create_server(Recorder, HOST, 0, provider="sdp")
-            port = server.sockets[0].getsockname()[1]
-            made = [await self.loop.create_connection(Recorder, HOST, port, provider="sdp") for _ in range(2)]
-            (one, _), (other, _) = made
-            (channel,) = channelsOf(self.loop.reactor)
-            left: list[bool] = []
-
-            def write(transports: tuple[asyncio.Transport, ...], done: asyncio.Future[None]) -> None:
-                for each in transports:
-                    before = channel.device.fabric.published()
-                    each.write(b"x")
-                    left.append(channel.device.fabric.published() != before)
-                if len(left) == len(expected):
-                    done.set_result(None)
-
-            for calls, expected in (
-                ([(one,)], [True]),
-                ([(one, other)], [True, False]),
-                ([(one,), (other,)], [False, True]),
-                ([(one, one, one)], [True, False, False]),
-            ):
-                # Nothing else is to be done until then.
-                while channel.device.progress():
-                    pass
-                for _ in range(3):
-                    await asyncio.sleep(0)
-                del left[:]
-                done = self.loop.create_future()
-                for each in calls:
-                    self.loop.call_soon(write, each, done)
-                await done
-                self.assertEqual(left, expected)
-            for each in (one, other):
-                each.close()
-            server.close()
-
-        self.play(scenario())
-
-    def test_served(self) -> None:
-        """
-        A message that ends a sleep is served in the turn that slept, and the next one arms the devices
-        without serving them again.
-        """
-        calls: list[str] = []
-        turn: Any = SimpleNamespace()
-        device: Any = SimpleNamespace(lossless=True, busy=lambda: turn.isBusy)
-        reactor: Any = self.loop.reactor
-        self.patch(reactor, "_alone", device)
-
-        def doPoll(_: object, timeout: float | None, isServed: bool) -> object:
-            calls.append("served" if isServed else "serves")
-            reactor._loop.turns += turn.serves
-            return turn.found
-
-        self.patch(IBReactorBase, "doPoll", doPoll)
-        turns: tuple[tuple[bool, list[object], bool, float | None, str], ...] = (
-            (True, [], False, None, "serves"),
-            (False, [], False, None, "served"),
-            (True, [], False, None, "serves"),
-            # Something is due, what a callback wrote, or came meanwhile, is to be sent or served.
-            (True, [], False, 0, "serves"),
-            (True, [], True, None, "serves"),
-            # Who else is told of descriptors may use the devices.
-            (True, ["a reader"], False, None, "served"),
-            (True, [], False, None, "serves"),
-        )
-        for turn.serves, turn.found, turn.isBusy, timeout, expected in turns:
-            del calls[:]
-            self.assertIs(reactor.doPoll(timeout), turn.found)
-            self.assertEqual(calls, [expected])
-        device.lossless = False
-        reactor.doPoll(None)
-        self.assertEqual(calls, ["serves", "serves"])
 
 
 class HangupTests(LoopTestCase):

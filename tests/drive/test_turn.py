@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.drive import turn
 from twisted_ib.drive.sleeper import MOST_SECONDS
-from twisted_ib.drive.turn import BRIEF_SECONDS, Turn
+from twisted_ib.drive.turn import Turn
 
 #: The time.
 NOW = 100.0
@@ -68,39 +68,6 @@ class TurnTests(SynchronousTestCase):
         self.assertEqual(self.begun(device(late), device(soon), device()), (3.0, soon))
         self.assertEqual(self.begun(device(soon), device(late), most=2.0), (2.0, soon))
         self.assertEqual(self.begun(device(NOW - 1)), (0.0, NOW - 1))
-
-    def test_brief(self) -> None:
-        """
-        Soon after deadlines were asked for a sleep that a message may end soon is short in their place,
-        unless it is to last longer, or one has come meanwhile.
-        """
-        asked: list[float] = []
-        one, now = device(), NOW
-        one.deadline = lambda: asked.append(now)
-        timing = Turn()
-
-        def begun(most: float | None = None, isBrief: bool = True) -> tuple[float, int]:
-            del asked[:]
-            seconds = timing.begin((one,), lambda: now, most, isBrief)
-            timing.end((one,), lambda: now, seconds)
-            return round(seconds, 9), len(asked)
-
-        self.assertEqual(begun(), (MOST_SECONDS, 1))
-        self.assertEqual(begun(), (BRIEF_SECONDS, 0))
-        self.assertEqual(begun(BRIEF_SECONDS / 2), (BRIEF_SECONDS / 2, 0))
-        self.assertEqual(begun(2 * BRIEF_SECONDS), (2 * BRIEF_SECONDS, 1))
-        self.assertEqual(begun(isBrief=False), (MOST_SECONDS, 1))
-        self.assertEqual(begun(), (BRIEF_SECONDS, 0))
-        timing.ask()
-        self.assertEqual(begun(), (MOST_SECONDS, 1))
-        now += BRIEF_SECONDS
-        self.assertEqual(begun(), (MOST_SECONDS, 1))
-        # Once it is over they are asked for.
-        self.assertEqual(begun(), (BRIEF_SECONDS, 0))
-        seconds = timing.begin((one,), lambda: now, None, True)
-        now += BRIEF_SECONDS
-        timing.end((one,), lambda: now, seconds)
-        self.assertEqual(len(asked), 1)
 
     def test_left(self) -> None:
         """

@@ -30,7 +30,6 @@ class Polling:
         self.asked: list[tuple[Any, float, float, int]] = []
         self.finds = self.late = False
         self.lent = self.lends = 0
-        self.skips = self.turns = 0
 
     def spin(self, pending: Any, most: float, answer: float, sent: Any) -> bool:
         """
@@ -154,16 +153,6 @@ class LoopTests(SynchronousTestCase):
         self.assertFalse(self.loop.spin(self.reactor, hot, None))
         self.loop.inThreads = 0
         self.assertTrue(self.loop.spin(self.reactor, hot, None))
-
-    def test_spinSkips(self) -> None:
-        """
-        A call of which it is known that it does nothing is counted and not made.
-        """
-        polling: Any = self.polling
-        polling.finds, polling.skips = True, 2
-        found = [self.loop.spin(self.reactor, (channel(hot=1),), None) for _ in range(3)]
-        self.assertEqual((found, len(polling.asked)), ([False, False, True], 1))
-        self.assertEqual((polling.skips, polling.turns), (0, 2))
 
     def stays(self, *channels: Any) -> bool:
         """

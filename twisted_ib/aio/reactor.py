@@ -9,24 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack
-from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from twisted_ib.drive.process import life, members
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.asyncioreactor import IBAsyncioReactor
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from twisted_ib.hca.device.device import Device
-    from twisted_ib.internet.channel import DeviceChannel
-
-#: Where the event loop is: within the turn of the devices, or with its own calls, of which one may have sent
-#: something, or after a turn that has served them.
-_WITHIN, _OUTSIDE, _SENT, _SERVED = range(4)
 #: Those with devices to close.
 _open: WeakSet[LoopReactor] = WeakSet()
 
@@ -47,8 +36,6 @@ class LoopReactor(IBAsyncioReactor):
         """
         super().__init__(events)
         self.events = events
-        self._ready: Collection[object] = vars(events)["_ready"]
-        self._place = _WITHIN
         # As after startRunning(), which would tell Twisted that all I/O is this thread's; there may be an
         # event loop in each.
         self.running = self._started = True
@@ -60,27 +47,6 @@ class LoopReactor(IBAsyncioReactor):
         """
         Do nothing: threads wake the event loop.
         """
-
-    def addChannel(self, channel: DeviceChannel) -> None:
-        super().addChannel(channel)
-        channel.device.wrote = partial(self._wrote, channel.device)
-
-    def _wrote(self, device: Device) -> None:
-        # As over TCP it leaves in the call.  Of several calls in a turn the last does so, and of its writes
-        # the first: each may wake a peer that takes the CPU.
-        if self._place and self._place != _SENT and not self._ready:
-            self._place = _SENT
-            device.flush()
-
-    def doPoll(self, timeout: float | None, isServed: bool = False) -> object:
-        loop, alone, place, self._place = self._loop, self._alone, self._place, _WITHIN
-        if place > _OUTSIDE and timeout != 0 and alone is not None:
-            # Where messages may be lost, acknowledgements wait for a call of progress() that finds nothing.
-            isServed = alone.lossless and not alone.busy()
-        turns = loop.turns
-        found = super().doPoll(timeout, isServed)
-        self._place = _SERVED if turns != loop.turns and not found else _OUTSIDE
-        return found
 
     def inOtherThread(self) -> bool:
         thread = self._asyncioEventloop._thread_id  # type: ignore[attr-defined]

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Final, cast
 from twisted_ib.blocking.descriptors import elsewhere, isElsewhere, isUsed, known, letAllGo
 from twisted_ib.drive.followers import GRACE_SECONDS, isReady
 from twisted_ib.drive.process import life, monotonic
-from twisted_ib.drive.turn import BRIEF_SECONDS, Found, Others
+from twisted_ib.drive.turn import Found, Others
 from twisted_ib.drive.waiter import DrivingLock, LockQueue, NoLock, Waiter, handlers, tell
 from twisted_ib.hca.host.libc import sameAction
 from twisted_ib.internet.readers import channelsOf
-from twisted_ib.reactor.driven import DrivenReactor
+from twisted_ib.reactor.driven import BRIEF_SECONDS, DrivenReactor
 from twisted_ib.reactor.loop import progress
 
 if TYPE_CHECKING:

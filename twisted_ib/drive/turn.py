@@ -30,9 +30,6 @@ _Accepted = TypeVar("_Accepted")
 
 #: A result of the kernel's C{poll}.
 Found: TypeAlias = list[tuple[int, int]]
-#: Seconds for which deadlines have no turn while sleeps are brief because messages come.  Longer than a
-#: kernel's tick (4 ms at 250 Hz): for a shorter sleep it sets the clock's interrupt.
-BRIEF_SECONDS: Final = 1e-2
 #: Milliseconds of a second.
 _MILLI: Final = 1e3
 _NOBODY: Final = [0, 0]
@@ -88,57 +85,36 @@ class Turn:
     @ivar isAsleep: Whether the devices are armed, and nobody has looked at them since.
     """
 
-    __slots__ = ("_askAt", "isAsleep", "until")
+    __slots__ = ("isAsleep", "until")
 
     def __init__(self) -> None:
         self.until = inf
         self.isAsleep = False
-        #: When deadlines are asked for at the latest.
-        self._askAt = 0.0
 
-    def begin(
-        self,
-        devices: Iterable[Driven],
-        now: Callable[[], float],
-        most: float | None = None,
-        isBrief: bool = False,
-    ) -> float:
+    def begin(self, devices: Iterable[Driven], now: Callable[[], float], most: float | None = None) -> float:
         """
         Arm the devices, before a sleep.
 
         @param now: Their clock.
         @param most: Seconds that it may last; L{None} for any time.
-        @param isBrief: Whether a message has just come, so that another one may end it soon: a deadline may
-            wait for L{BRIEF_SECONDS}.
         @return: Seconds that it lasts, as far as is known; 0 if there is something to do.
         """
         if self.isAsleep:
             # A signal's handler has raised amid the last sleep: what has rung then rings no more.
             self.disarm(devices)
-        at, isQuiet, self.isAsleep = now(), True, True
-        isBrief = isBrief and at < self._askAt and (most is None or most <= BRIEF_SECONDS)
-        until = at + BRIEF_SECONDS if isBrief else inf
+        until, isQuiet, self.isAsleep = inf, True, True
         for each in devices:
             # IBTA vol. 1 11.4.2.2: a completion before the arming raises no event.  All are armed all the
             # same.
             if not each.arm():
                 isQuiet = False
-            elif not isBrief and (due := each.deadline()) is not None and due < until:
+            elif (due := each.deadline()) is not None and due < until:
                 until = due
-        if not isBrief:
-            self._askAt = at + BRIEF_SECONDS
         self.until = until if isQuiet else 0.0
-        seconds = self.until - at
+        seconds = self.until - now()
         if most is not None and most < seconds:
             seconds = most
         return MOST_SECONDS if seconds > MOST_SECONDS else max(seconds, 0.0)
-
-    def ask(self) -> None:
-        """
-        A deadline may have come that is before those that are known: no sleep is brief before it was asked
-        for.
-        """
-        self._askAt = 0.0
 
     def disarm(self, devices: Iterable[Driven]) -> None:
         """

@@ -113,7 +113,7 @@ class DeviceChannel:
         if self.polled:
             device.fabric.patient = True
         else:
-            device.wanted = device.wrote = device.timers.wanted = self._wantTurn
+            device.wanted = device.timers.wanted = self._wantTurn
         if device.traits.packets and device.fabric.icrc == "zlib":
             self._adviseISAL()
 

@@ -87,7 +87,6 @@ class IBReactorBase(_Reactor):
     def addChannel(self, channel: DeviceChannel) -> None:
         self._poll((*self._channels, channel))
         channel.device.fabric.registerWith(self._poller)
-        channel.device.timers.wanted = self.rest.ask
         super().addReader(channel)
 
     def removeChannel(self, channel: DeviceChannel) -> None:
@@ -141,19 +140,18 @@ class IBReactorBase(_Reactor):
         if not self._switchless:
             self.switch.configuration.reload()
 
-    def doPoll(self, timeout: float | None, isServed: bool = False) -> object:
+    def doPoll(self, timeout: float | None) -> object:
         """
         Run one turn: devices first; then, when they are idle and now and then, everything else.
 
         @param timeout: Seconds until the next delayed call; L{None} without one.
-        @param isServed: Whether the devices have just been served, and have nothing to do.
         @return: The events of C{_wait}; none if it was not called.
         """
         channels, alone, loop = self._channels, self._alone, self._loop
         if not channels:
             return self._wait(timeout)
         # As progress(), whose call is saved.
-        worked: object = not isServed and (progress(channels) if alone is None else alone.progress())
+        worked: object = progress(channels) if alone is None else alone.progress()
         # As in librdmacm/rsocket.c (polling_time), polling for a few microseconds is cheaper than a sleep and
         # a wake-up if the peer answers at once.
         if not worked and timeout != 0 and not loop.quiet and loop.spin(self, channels, timeout):
@@ -164,7 +162,7 @@ class IBReactorBase(_Reactor):
                 return ()
             timeout = loop.within(self, timeout) if loop.threadsWait else 0
         if timeout != 0:
-            timeout = self.rest.begin(channels, self.seconds, timeout, isServed)
+            timeout = self.rest.begin(channels, self.seconds, timeout)
         loop.quiet = False
         found = self._wait(timeout)
         # Before what came is served, which takes its own time.

@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 from twisted_ib.drive.followers import Followers
 from twisted_ib.drive.process import monotonic, time
 from twisted_ib.drive.sleeper import GONE, milliseconds
-from twisted_ib.drive.turn import BRIEF_SECONDS, Idle
+from twisted_ib.drive.turn import Idle
 from twisted_ib.drive.waiter import DrivingLock, LockQueue, endWaits, handlers
 from twisted_ib.hca.host.libc import Alarm
 from twisted_ib.reactor.ibreactor import IBReactor
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
     from twisted_ib.internet.channel import DeviceChannel
 
+#: Seconds for which delayed calls, deadlines and descriptors have no turn, if all sleeps between ended with
+#: messages.  Longer than a kernel's tick (4 ms at 250 Hz): for a shorter sleep it sets the clock's interrupt.
+BRIEF_SECONDS: Final = 1e-2
 #: Turns after which it is looked whether connections that stand gain, and where polling mostly finds nothing,
 #: so that they sleep; powers of two.
 LEARN_TURNS: Final = 128

@@ -110,11 +110,6 @@ class DeviceLoop:
         @param timeout: Seconds until the next delayed call; L{None} without one.
         @return: Whether there is something to do.
         """
-        polling = self.polling
-        if polling.skips:
-            polling.skips -= 1
-            polling.turns += 1
-            return False
         for channel in channels:
             fabric = channel.device.fabric
             hot = fabric.hot
@@ -124,6 +119,7 @@ class DeviceLoop:
                     return False
                 answer = fabric.answerSeconds
                 most = inf if timeout is None else timeout
+                polling = self.polling
                 lent = polling.lent
                 if len(channels) > 1:
                     found = polling.spin(lambda: _pending(channels), most, answer, lambda: _sent(channels))

@@ -288,8 +288,8 @@ class Stream:
                     if not self.delivering:
                         device.writers.append(self)
                         # As of markDirty(): a reactor that does not poll is to serve the device.
-                        if device.wrote is not None:
-                            device.wrote()
+                        if device.wanted is not None:
+                            device.wanted()
                     return
             room = self.room - length
             if room > GATHER_LEFT:

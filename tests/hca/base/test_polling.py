@@ -627,36 +627,6 @@ class ReachTests(SynchronousTestCase):
                 break
         self.assertTrue(waits.wait(150e-6))
 
-    def test_tooLate(self) -> None:
-        """
-        The same while answers come too late to be polled for, and so many calls need not be made; those that
-        may poll in spite of misses are none of them.
-        """
-        waits, skipped = Waits(), list[int]()
-        polling = waits.polling
-
-        def wait(seconds: float) -> None:
-            if polling.skips:
-                polling.skips -= 1
-                polling.turns += 1
-                skipped.append(polling.turns)
-                polling.woken()
-            else:
-                waits.wait(seconds)
-
-        for _ in range(2 * UNASKED):
-            wait(2e-3)
-        waits.asked, spins = 0, polling.spins
-        del skipped[:]
-        for _ in range(4 * RARE):
-            wait(2e-3)
-        self.assertEqual((waits.asked, polling.spins - spins), (4 * RARE // UNASKED, 4))
-        self.assertEqual(len(skipped), 4 * RARE - waits.asked)
-        self.assertNotIn(0, [turns % UNASKED for turns in skipped])
-        for _ in range(UNASKED + LESSONS):
-            wait(150e-6)
-        self.assertEqual((polling.skips, waits.wait(150e-6)), (0, True))
-
     def test_mixture(self) -> None:
         """
         Nothing is learned where among so many arrivals one is no answer; what was learned is not used for

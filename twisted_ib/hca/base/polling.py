@@ -46,10 +46,8 @@ REACH_SECONDS: Final = 600e-6
 LENT_SECONDS: Final = 250e-6
 #: Answers in turn that teach it.
 LESSONS: Final = 4
-#: After so many waits in turn for what is no answer, or for one that comes too late, only each of so many is
-#: asked; a power of two.
+#: After so many waits in turn for what is no answer only each of so many is asked; a power of two.
 UNASKED: Final = 16
-_LAST_UNASKED: Final = UNASKED - 1
 #: The most of a CPU, as a share, that polling for such answers in vain may take.
 WASTE: Final = 1 / 32
 #: The rest that each poll in vain for an answer costs, at first and at most, in seconds; and the most that is
@@ -89,8 +87,6 @@ class AdaptivePolling:
     @ivar late: whether one was found so since this was cleared, which is for the caller to do.
     @ivar rests: how often it was in vain.
     @ivar restUntil: there is none of it before this time.
-    @ivar skips: so many calls of L{spin} that come next need not be made, if they are counted here and in
-        C{turns}.
     """
 
     def __init__(self, now: Callable[[], float], giveWay: Callable[[], object]) -> None:
@@ -115,9 +111,7 @@ class AdaptivePolling:
         self._asked = self._answered = 0
         # Since when a wait for an answer lasts; 0 if none does.
         self._since = 0.0
-        self._lessons = self._repaid = self._unasked = self.skips = 0
-        # Answers in turn that came too late.
-        self._slow = 0
+        self._lessons = self._repaid = self._unasked = 0
         self._longest = 0.0
         self._restSeconds = REST_SECONDS
 
@@ -200,8 +194,6 @@ class AdaptivePolling:
         @return: until when an answer is to be polled for, in seconds; not after C{now} if none is expected.
         """
         if now < self.restUntil or now < self.shyUntil:
-            if self.hits < 0.5:
-                self.skips = _LAST_UNASKED - (self.turns & _LAST_UNASKED)
             self._since = 0.0
             return now
         before = self._asked
@@ -267,11 +259,7 @@ class AdaptivePolling:
         took = (at or self.now()) - since
         if took > REACH_SECONDS:
             self._lessons = 0
-            self._slow += 1
-            if self._slow >= UNASKED and self.hits < 0.5:
-                self.skips = _LAST_UNASKED - (self.turns & _LAST_UNASKED)
             return
-        self._slow = 0
         self._longest = max(took, self._longest) if self._lessons else took
         self._lessons += 1
         if self._lessons >= LESSONS:

@@ -27,7 +27,6 @@ class DeviceProgress:
         which sends for all, and C{cork()}.
     @ivar updates: Messages sent that answer nothing, and that nothing answers: credit updates.
     @ivar wanted: Called when there is something to do outside of L{progress}, or L{None}.
-    @ivar wrote: Called when that is what a stream has written, or L{None}.
     """
 
     fabric: IDeviceFabric
@@ -37,7 +36,6 @@ class DeviceProgress:
         self.batch = 0
         self.writers: list[Any] = []
         self.wanted: Callable[[], None] | None = None
-        self.wrote: Callable[[], None] | None = None
         self._dirty: list[Any] = []
 
     def markDirty(self, owner: Any) -> None:

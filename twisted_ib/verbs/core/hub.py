@@ -139,7 +139,7 @@ class Hub(HubProgress):
                     return device
             # Verbs come from any thread; the lock takes the place of the device's check for its one thread.
             device = Device(name, anyThread=True, address=address)
-            device.wanted = device.wrote = partial(self._unrung.add, device)
+            device.wanted = partial(self._unrung.add, device)
             self.devices[device] = 1
             # A thread that waits for an event already, as rping's does before an identifier is bound, sleeps
             # on the other devices only; and while it sleeps no other thread serves this one.
