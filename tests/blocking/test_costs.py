@@ -417,7 +417,9 @@ class CostTests(BlockingTestCase):
         self.assertEqual(len(sleeps.timeouts), MESSAGES)
         self.assertEqual(sleeps.timeouts.count(BRIEF_SECONDS), MESSAGES - MESSAGES // EPOLL_EVERY)
         self.assertEqual(calls["begin"], MESSAGES // EPOLL_EVERY)
-        self.assertLess((calls.total() - calls["inVain"]) / MESSAGES, 57.2)
+        # Where the machine is busy it looks for other threads, and does not ask whether to poll.
+        count = calls.total() - calls["inVain"] - calls["active_count"]
+        self.assertLess(count / MESSAGES, 57.2)
 
     def test_working(self) -> None:
         """
