@@ -281,6 +281,9 @@ class StartupTests(SynchronousTestCase):
             twisted = [name for name in names if name.startswith("twisted.")]
             self.assertLessEqual((len(own), len(twisted)), (most, ofTwisted), program)
             unused = () if program == _RUN else (*UNUSED, *_UNUSED_BY.get(program, ()))
+            if sys.version_info < (3, 11):
+                # Twisted asks for the extensions of C{typing} there, which bring the others.
+                unused = tuple({*unused} - {"ast", "dis", "inspect", "typing_extensions"})
             self.assertEqual([name for name in names if name in unused], [], program)
 
     def test_rules(self) -> None:

@@ -386,6 +386,9 @@ class DuplicateTests(ServingTestCase):
             again, second = await self.connected(Paused, sock=own)
             # Called at most once, the documentation says; asyncio's own over TCP looks, and calls, again.
             logs = ["made"], ["made", "eof"], *([["made", "eof"]] if self.provider is None else [])
+            if sys.version_info < (3, 11) and self.provider is not None:
+                # That of Python 3.10 reads although connection_made() has paused it.
+                logs = (["made", "eof"],)
             for log in logs:
                 for _ in range(3):
                     # The turns in which it would read.

@@ -190,7 +190,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     *(
         Equivalent(
-            f"{_BLOCKING}/select.py",
+            f"{_BLOCKING}/waits.py",
             "return (result if maxevents < 0 else result[:maxevents]), isOver",
             before,
             after,
@@ -385,9 +385,9 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         "twisted_ib/hca/host/search.py",
-        "if found and max(stamps) < time.time_ns() - _SETTLED_NANOSECONDS:",
-        "max(stamps) < time.time_ns() - _SETTLED_NANOSECONDS",
-        "(max(stamps) <= time.time_ns() - _SETTLED_NANOSECONDS)",
+        "if found and max(stamps) < time_ns() - _SETTLED_NANOSECONDS:",
+        "max(stamps) < time_ns() - _SETTLED_NANOSECONDS",
+        "(max(stamps) <= time_ns() - _SETTLED_NANOSECONDS)",
         "the clock has nanoseconds",
     ),
     Equivalent(

@@ -25,7 +25,9 @@ FUNCTIONS = frozenset(
     ("_wake", "alert", "arm", "fence", "look", "pending", "ring", "ringBells", "ringLater", "rouse", "wake")
 )
 #: Python runs handlers as a function begins and after these (Python/ceval.c, "eval_breaker").
-BREAKS = ("RESUME", "CALL", "CALL_FUNCTION_EX")
+BREAKS = ("RESUME", "CALL", "CALL_FUNCTION_EX", "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_METHOD")
+#: Those that go back, and before which handlers run.
+JUMPS = ("JUMP_BACKWARD", "JUMP_ABSOLUTE")
 #: Places after which each of the calls is over.
 MOST = 1000
 
@@ -42,9 +44,10 @@ def places(code: CodeType) -> frozenset[int]:
     @return: The offsets of the bytecodes before which handlers run.
     """
     found = set()
-    before = ""
+    # Before Python 3.11 they begin without a bytecode of their own.
+    before = "RESUME" if sys.version_info < (3, 11) else ""
     for each in dis.get_instructions(code):
-        if before in BREAKS or each.opname == "JUMP_BACKWARD":
+        if before in BREAKS or each.opname in JUMPS:
             found.add(each.offset)
         before = each.opname
     return frozenset(found)
