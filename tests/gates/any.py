@@ -23,7 +23,7 @@ SKIPPED = 77
 RECORDED = {
     ".": 31,
     "aio": 32,
-    "blocking": 42,
+    "blocking": 40,
     "configuration": 2,
     "dask": 11,
     "hca": 75,

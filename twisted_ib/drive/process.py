@@ -24,36 +24,42 @@ from _thread import get_ident
 from _weakref import ref
 from contextlib import suppress
 from functools import partial
+from importlib.machinery import BuiltinImporter
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, ResourceLimitError
 
+# Another module with the same functions: such a program looks for the first ones in all modules, and a
+# wrapper of Python would be called in each turn that polls.
+_spec = BuiltinImporter.find_spec("time")
+_clocks = None if _spec is None else BuiltinImporter.create_module(_spec)
+if _clocks is not None:
+    BuiltinImporter.exec_module(_clocks)
+sys.modules["_twisted_ib_time"] = _clocks or sys.modules["time"]
 if TYPE_CHECKING:
-    import time as _time
     from collections.abc import Callable, Iterable, MutableSet
+    from time import monotonic as monotonic
+    from time import perf_counter as perf_counter
+    from time import sleep as sleep
+    from time import time as time
+    from time import time_ns as time_ns
 
     from typing_extensions import Never
 
     Call = Callable[[], object]
 else:
-    # Another module with the same functions: such a program looks for the first ones in all modules, and a
-    # wrapper of Python would be called in each turn that polls.
-    from time import __spec__ as _spec
+    from _twisted_ib_time import monotonic as monotonic
+    from _twisted_ib_time import perf_counter as perf_counter
+    from _twisted_ib_time import sleep as sleep
+    from _twisted_ib_time import time as time
+    from _twisted_ib_time import time_ns as time_ns
 
-    _time = _spec.loader.create_module(_spec)
-    _spec.loader.exec_module(_time)
+del sys.modules["_twisted_ib_time"]
 
 _One = TypeVar("_One")
 # Now: the names may stand for others later (L{twisted_ib.blocking.patch}).
 _read, _close = os.read, os.close
-monotonic, perf_counter, sleep, time, time_ns = (
-    _time.monotonic,
-    _time.perf_counter,
-    _time.sleep,
-    _time.time,
-    _time.time_ns,
-)
 #: Nanoseconds of a tick, in which /proc tells when a process began.
 TICK: Final = 10**9 // os.sysconf("SC_CLK_TCK")
 #: Errors of a look at another process; others are this one's own, such as EMFILE.

@@ -9,7 +9,7 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from twisted_ib.structs import Packed
 
 
+_accept: Final[Callable[[_socket.socket], tuple[int, object]]] = vars(_socket.socket)["_accept"]
 _INT: Packed[tuple[int]] = struct.Struct("=i")
 #: SO_LINGER's struct linger (socket(7)): on, and no time.  A close resets the connection.
 LINGER_RESET: Final = struct.pack("=ii", 1, 0)
@@ -73,7 +74,7 @@ def pairOfTCP() -> tuple[_socket.socket, _socket.socket]:
 
     @raise OSError: None is to be had.
     """
-    listener: Any = _socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener = _socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     with closing(listener):
         listener.bind(("127.0.0.1", 0))
         listener.listen(_STRANGERS)
@@ -83,7 +84,7 @@ def pairOfTCP() -> tuple[_socket.socket, _socket.socket]:
         try:
             mine.connect(listener.getsockname())
             for _ in range(_STRANGERS):
-                descriptor, address = listener._accept()
+                descriptor, address = _accept(listener)
                 theirs = _socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
                 if address == mine.getsockname():
                     mine.setblocking(False)
