@@ -27,7 +27,6 @@ from twisted_ib import limits
 from twisted_ib.drive import process
 from twisted_ib.drive.process import IN_CHILD, IN_PARENT, Life, Objects, members
 from twisted_ib.errors import ResourceLimitError
-from twisted_ib.reactor.driven import DrivenReactor
 
 LOW, HIGH = "twisted_ib.hca.host.test", "twisted_ib.aio.test"
 #: Says in the child how it ended, and that it ended.
@@ -207,12 +206,6 @@ class ClockTests(SynchronousTestCase):
             ours, theirs = getattr(process, name), getattr(time, name)
             self.assertIsNot(ours, theirs)
             self.assertIs(type(ours), type(theirs))
-
-    def test_driven(self) -> None:
-        """
-        The reactor of blocking sockets goes by them, and not by Twisted's; ages are shown by that of the day.
-        """
-        self.assertIs(DrivenReactor.seconds, process.time)
 
     def test_used(self) -> None:
         """

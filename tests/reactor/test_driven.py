@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.calls import requireReplaceable
 from tests.support.rundirectory import ownRunDirectory
+from twisted_ib.drive import process
 from twisted_ib.drive.turn import Idle
 from twisted_ib.reactor import driven as module
 from twisted_ib.reactor.driven import BRIEF_SECONDS, LEARN_TURNS, LEARN_TURNS_ASLEEP, DrivenReactor
@@ -577,7 +578,7 @@ class Reader:
 
 class ClosedTests(SynchronousTestCase):
     """
-    Readers whose descriptors a program has closed before they are removed.
+    Its clock, and readers whose descriptors a program has closed before they are removed.
     """
 
     def setUp(self) -> None:
@@ -591,6 +592,13 @@ class ClosedTests(SynchronousTestCase):
         self.addCleanup(os.close, other)
         self.number, self.reader = number, Reader(number)
         self.reactor.addReader(self.reader)
+
+    def test_clock(self) -> None:
+        """
+        It goes by a clock that a program's mocks of C{time} do not reach, of the time of day, which ages are
+        shown by.
+        """
+        self.assertIs(self.reactor.seconds, process.time)
 
     def removed(self) -> None:
         """
