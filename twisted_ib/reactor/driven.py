@@ -76,11 +76,11 @@ class DrivenReactor(IBReactor):
     """
 
     isDriven: ClassVar[bool] = True
+    #: Not Twisted's: a program may have had clocks stand still before that was imported.
+    seconds = staticmethod(time)
     _poller: select.epoll
 
     def __init__(self, drivers: Drivers) -> None:
-        # Not Twisted's: a program may have had clocks stand still before that was imported.
-        vars(self)["seconds"] = time
         super().__init__()
         self.drivers = drivers
         #: When all is asked for again at the latest.
