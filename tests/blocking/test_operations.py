@@ -23,6 +23,9 @@ from twisted_ib import socket as offloading
 from twisted_ib.blocking.connection import RECEIVE_BYTES, SEND_BYTES
 from twisted_ib.blocking.listening import Listening
 
+#: Sends within which one hears of a reset.
+_SENDS = 10_000
+
 
 class OperationCase(Case):
     """
@@ -43,6 +46,23 @@ class ReceiveTests(OperationCase):
     """
     The calls that receive.
     """
+
+    def test_shutBoth(self) -> None:
+        """
+        Data for an end that is shut in both directions resets it, whichever thread takes it from the device.
+        """
+        one, other = self.pair()
+        other.shutdown(socket.SHUT_RDWR)
+
+        def send() -> int | None:
+            for _ in range(_SENDS):
+                try:
+                    one.sendall(b"x")
+                except OSError as e:
+                    return e.errno
+            return None
+
+        self.assertIn(self.inThread(send).result(HANG_SECONDS), (errno.EPIPE, errno.ECONNRESET))
 
     def test_sizes(self) -> None:
         """

@@ -163,6 +163,8 @@ class Connection:
         # As RFC 1122 section 4.2.2.13 has it: the peer learns that nobody reads.
         if self.sockets and self.stream is not None:
             self.lost = errno.ECONNRESET
+            # Of whoever drives, which need not be who has shut it down.
+            self.stream.thread = get_ident()
             self.stream.abortConnection()
 
     def readConnectionLost(self) -> None:
