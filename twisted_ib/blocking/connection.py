@@ -159,13 +159,21 @@ class Connection:
             assert self.stream is not None
             self.stream.stopReading()
 
+    def owned(self) -> RedirectedServer | RedirectedClient:
+        """
+        Return the transport, which there is, as the calling thread's: that has the lock, and drives it.
+        """
+        stream = self.stream
+        assert stream is not None
+        stream.thread = get_ident()
+        return stream
+
     def _refuse(self) -> None:
         # As RFC 1122 section 4.2.2.13 has it: the peer learns that nobody reads.
         if self.sockets and self.stream is not None:
             self.lost = errno.ECONNRESET
             # Of whoever drives, which need not be who has shut it down.
-            self.stream.thread = get_ident()
-            self.stream.abortConnection()
+            self.owned().abortConnection()
 
     def readConnectionLost(self) -> None:
         if self.move is not None and self.move.peerEnded():
@@ -512,7 +520,7 @@ class Connection:
                         data = bytes(octets[:SEND_BYTES])
                 elif len(data) > SEND_BYTES:
                     data = data[:SEND_BYTES]
-                stream.thread = get_ident()
+                self.owned()
                 within, loop.inside = loop.inside, True
                 try:
                     if flags & _OOB and data:
@@ -690,8 +698,7 @@ class Connection:
             if isUsed(self):
                 # Bytes are missing: no end of stream.
                 self.ended = self.isShut = True
-                stream.thread = get_ident()
-                stream.abortConnection()
+                self.owned().abortConnection()
                 self.loop.changed()
                 raise failure(errno.ECONNRESET)
             if how != kernel.SHUT_WR:
@@ -700,8 +707,7 @@ class Connection:
                 self.isShut = True
                 if self.move is not None:
                     self.move.shutdown()
-                stream.thread = get_ident()
-                stream.loseWriteConnection()
+                self.owned().loseWriteConnection()
                 self.loop.flush(stream.channel.device)
             self.refuses = self.ended and self.isShut
             self.loop.disturb()
@@ -737,16 +743,15 @@ class Connection:
             self._end(isAborted)
 
     def _end(self, isAborted: bool) -> None:
-        stream, unread, self.sockets = self.stream, self.inbox.size > 0, 0
+        unread, self.sockets = self.inbox.size > 0, 0
         self.ended = self.isShut = self.refuses = True
         self.inbox.clear()
-        if stream is not None:
-            stream.thread = get_ident()
+        if self.stream is not None:
             # RFC 9293 section 3.10.4: as TCP does it, a close with unread bytes is a reset.
             if unread or isAborted:
-                stream.abortConnection()
+                self.owned().abortConnection()
             else:
-                stream.loseConnection()
+                self.owned().loseConnection()
         self.loop.changed()
 
     def takeError(self, length: int = 0) -> int | bytes:

@@ -276,11 +276,9 @@ class Move:
         Nothing more arrives over SDP; once all of that is read, the socket is the kernel's.
         """
         connection = self.connection
-        stream = connection.stream
-        if stream is not None:
-            self._letGo(stream)
+        if connection.stream is not None:
             # At once, as both are quiet: nobody may drive the loop after this.
-            stream.endNow()
+            self._letGo().endNow()
         # Duplicates may have been made since.
         its = [each for each in tuple(descriptors.byDescriptor.values()) if each.part is connection]
         sockets = [descriptors.offloaded.get(each.descriptor) for each in its]
@@ -299,11 +297,12 @@ class Move:
         connection.descriptor = number
         descriptors.Offloaded.parts.pop(connection.inode, None)
 
-    def _letGo(self, stream: _Stream) -> None:
+    def _letGo(self) -> _Stream:
         # The end over SDP is that of a connection which nobody has.
-        loop = self.connection.loop
-        stream.protocol, stream.thread = (left := Connection(loop)), loop.owner
+        stream, left = self.connection.owned(), Connection(self.connection.loop)
+        stream.protocol = left
         self.connection.stream, left.sockets, left.refuses = None, 0, True
+        return stream
 
     def closing(self, skt: socket) -> None:
         """
@@ -375,8 +374,7 @@ class Asking(Move):
         connection.inbox.clear()
         self._replace()
         self._moved(connection.kernelSocket())
-        self._letGo(stream)
-        stream.abortConnection()
+        self._letGo().abortConnection()
         self._end()
 
     def _mayMove(self) -> bool:
@@ -477,8 +475,7 @@ class Asked(Move):
                 with suppress(OSError):
                     _Plain.shutdown(skt, kernel.SHUT_WR)
             else:
-                stream.thread = connection.loop.owner
-                stream.answerSuspend()
+                connection.owned().answerSuspend()
             self._moved(skt)
 
 
@@ -510,7 +507,7 @@ def ask(
         with closing(theirs):
             ahead = connection.inbox.peek(connection.inbox.size) if isGiven else b""
             move = connection.move = Asking(connection, mine, moved, ahead)
-            stream.thread = connection.loop.owner
+            connection.owned()
             if not takesAll(theirs, ahead):
                 move.drop()
             elif isLeft:
