@@ -464,17 +464,17 @@ def given(connection: Connection) -> bool:
                 loop.wait(connection.readable, monotonic() + moving.FIRST_SECONDS)
             loop.poll()
             isQuiet = loop.wait(lambda: _isSettled(connection.stream), monotonic() + moving.ANSWER_SECONDS)
-            # It may have moved meanwhile, as its client has asked, or ended.
-            if isQuiet and connection.stream is not None:
-                connection.stream.given()
-        if not (hasMoved := connection.awaitMove()):
-            with loop:
-                if connection.stream is not None and connection.peerEnded:
-                    connection.stream.given()
-            hasMoved = connection.awaitMove()
-        return hasMoved
+        return _moves(connection, isQuiet) or _moves(connection, connection.peerEnded)
     finally:
         connection.isGiven = False
+
+
+def _moves(connection: Connection, mayAsk: bool) -> bool:
+    with connection.loop:
+        # It may have moved meanwhile, as its client has asked, or ended.
+        if mayAsk and connection.stream is not None:
+            connection.stream.given()
+    return connection.awaitMove()
 
 
 def _isSettled(stream: RedirectedServer | RedirectedClient | None) -> bool:

@@ -24,6 +24,7 @@ from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.descriptors import Offloaded, offloaded
 from twisted_ib.blocking.moving import answered, ask, asked
 from twisted_ib.blocking.select import Poll, poll
+from twisted_ib.blocking.waits import pollerOf
 from twisted_ib.configuration.words import SDP, TCP
 from twisted_ib.drive.process import life
 from twisted_ib.switch.listeners import SocketListeners
@@ -32,6 +33,7 @@ from twisted_ib.switch.serverclient import RedirectedServer
 
 if TYPE_CHECKING:
     from twisted_ib.blocking.loop import BlockingLoop
+    from twisted_ib.blocking.socket import socket
 
 _SOCKET, _IP, _TCP = kernel.SOL_SOCKET, kernel.IPPROTO_IP, kernel.IPPROTO_TCP
 #: Options that a socket which is accepted has of the one that listens (Linux's sk_clone_lock()).
@@ -61,7 +63,6 @@ _LOOKS: Final = 1000
 _moments: memoryview[int] | None = None
 #: The count of the process that listened, by each socket of it that this process has by a fork.
 _inherited: WeakKeyDictionary[kernel.socket, memoryview[int]] = WeakKeyDictionary()
-_poll: Final = select.poll
 _FORKING: Final = Fallback("forking", "the process has forked after it listened: RDMA does not cross a fork")
 
 
@@ -379,11 +380,7 @@ class Listening(SocketListeners):
         self.switch.ports.discard(self)
 
 
-def _limitOf(skt: kernel.socket) -> bytes:
-    return _socket.socket.getsockopt(skt, _SOCKET, kernel.SO_RCVTIMEO, _OPTION_BYTES)
-
-
-def awaitsAgain(skt: kernel.socket) -> bool:
+def awaitsAgain(skt: socket) -> bool:
     """
     Wait for the next client of a socket that this process has by a fork, if C{accept} has not waited only
     since the process that listened accepts, too: for a moment the descriptor of both does not block.
@@ -393,7 +390,7 @@ def awaitsAgain(skt: kernel.socket) -> bool:
     """
     moments = _inherited.get(skt)
     # With a limit nobody knows whether it has passed.
-    if moments is None or skt.gettimeout() is not None or any(_limitOf(skt)):
+    if moments is None or skt.gettimeout() is not None or skt._limit(kernel.SO_RCVTIMEO):
         return False
     # A process that is stopped or killed amid such a moment leaves it odd, and the descriptor as it is.
     for _ in range(_LOOKS):
@@ -404,9 +401,7 @@ def awaitsAgain(skt: kernel.socket) -> bool:
                 return False
             break
         os.sched_yield()
-    poller = _poll()
-    poller.register(skt.fileno(), select.POLLIN)
-    poller.poll()
+    pollerOf([(skt.fileno(), select.POLLIN)]).poll()
     return True
 
 

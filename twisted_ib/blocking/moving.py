@@ -38,9 +38,7 @@ from typing import TYPE_CHECKING, Final
 
 from twisted_ib.blocking import descriptors
 from twisted_ib.blocking.connection import Connection
-
-# This module is imported late: the kernel's name may stand for another by now (L{twisted_ib.blocking.patch}).
-from twisted_ib.blocking.select import _IN, _poll
+from twisted_ib.blocking.waits import pollerOf
 from twisted_ib.drive.process import monotonic
 from twisted_ib.hca.base.machine import Machine, ignored, listed
 from twisted_ib.hca.host.fdpassing import LINGER_RESET, PAIR_SECONDS, pairOfTCP, refuse, takesAll, takeTCP
@@ -176,8 +174,7 @@ class Move:
         it if it moves.
         """
         if self.mine is not None:
-            (poller := _poll()).register(self.mine, select.POLLRDHUP)
-            for _, events in poller.poll(0):
+            for _, events in pollerOf([(self.mine.fileno(), select.POLLRDHUP)]).poll(0):
                 if events & select.POLLERR:
                     self.drop()
                 elif self.connection.peerEnded:
@@ -202,12 +199,10 @@ class Move:
         connection = self.connection
         if not self._isOver():
             with connection.loop:
-                poller = None
-                if self.mine is not None:
-                    # For its end alone: one that refuses resets it.
-                    (poller := _poll()).register(self.mine, select.POLLRDHUP)
+                # For its end alone: one that refuses resets it.
+                mine = None if self.mine is None else pollerOf([(self.mine.fileno(), select.POLLRDHUP)])
                 end = monotonic() + ANSWER_SECONDS
-                connection.loop.wait(self._isOver, end, poller)
+                connection.loop.wait(self._isOver, end, mine)
                 self.look()
                 if self.state is State.REFUSED:
                     # The peer's own question, if it has one, has come before.
@@ -392,7 +387,7 @@ class Asking(Move):
         if inbox.size == left and inbox.peek(left) == self._ahead:
             inbox.clear()
             return True
-        (poller := _poll()).register(mine, _IN)
+        poller = pollerOf([(mine.fileno(), select.POLLIN)])
         # The peer may have ended it meanwhile, in order or not.
         with suppress(OSError):
             while left and poller.poll(PAIR_SECONDS * 1e3) and (octets := len(mine.recv(left))):
