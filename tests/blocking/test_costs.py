@@ -34,7 +34,7 @@ from tests.support.waiting import HANG_SECONDS
 from tests.test_costs import requireBytecodes
 from twisted_ib import select as selectingAll
 from twisted_ib import socket as offloading
-from twisted_ib.blocking import connection
+from twisted_ib.blocking import connection, descriptors
 from twisted_ib.blocking import files as ourFiles
 from twisted_ib.blocking import loop as module
 from twisted_ib.blocking import select as selecting
@@ -505,8 +505,8 @@ class CostTests(BlockingTestCase):
                     wakes()
                 return self._poll(timeout)
 
-        plain = waiting._poll
-        self.patch(waiting, "_poll", Asked)
+        plain = descriptors._poll
+        self.patch(descriptors, "_poll", Asked)
         sleeps = self.asleep(lambda: self.fail("epoll sleeps"))
         self.loop.driven.inThreads = 0
         self.assertEqual(selecting.select([listener], [], [])[0], [listener])
@@ -640,8 +640,8 @@ class CostTests(BlockingTestCase):
         """
         one, other = self.blocking()
         made: list[Any] = []
-        plain = waiting._poll
-        for each in selecting, waiting:
+        plain = descriptors._poll
+        for each in selecting, descriptors:
             self.patch(each, "_poll", lambda: made.append(plain()) or made[-1])
         poller, epoller = selecting.poll(), selecting.epoll()
         self.addCleanup(epoller.close)

@@ -150,15 +150,23 @@ def _setTrap(descriptor: int, family: int) -> bool:
             return False
         if bound[1]:
             # Linux's tcp_done() gives back a number that it chose itself; the connection has it still.
-            poller = _poll()
-            poller.register(descriptor, 0)
-            poller.poll(_TRAP_MILLISECONDS)
+            pollerOf([(descriptor, 0)]).poll(_TRAP_MILLISECONDS)
             with suppress(OSError):
                 plain.bind(bound)
         return True
     finally:
         plain.setblocking(blocks)
         plain.detach()
+
+
+def pollerOf(shared: list[tuple[int, int]]) -> select.poll:
+    """
+    Return the kernel's object for descriptors and their events.
+    """
+    poller = _poll()
+    for descriptor, mask in shared:
+        poller.register(descriptor, mask)
+    return poller
 
 
 def isReset(descriptor: int) -> bool:
@@ -186,8 +194,7 @@ def isUsed(part: Connection, watch: _Watch | None = None) -> bool:
         # It has none before it is accepted, and after its last one was closed.
         if part.descriptor < 0 or inodeOf(part.descriptor) != part.inode:
             return False
-        watch = _poll()
-        watch.register(part.descriptor, 0)
+        watch = pollerOf([(part.descriptor, 0)])
     # A socket that waits for an answer to its SYN has not hung up.
     return part.isTrapped and any(each & _HUP and not each & _ERR for _, each in watch.poll(0))
 

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Final
 
 from twisted_ib.blocking import descriptors
 from twisted_ib.blocking.connection import Connection
-from twisted_ib.blocking.waits import pollerOf
+from twisted_ib.blocking.descriptors import pollerOf
 from twisted_ib.drive.process import monotonic
 from twisted_ib.hca.base.machine import Machine, ignored, listed
 from twisted_ib.hca.host.fdpassing import LINGER_RESET, PAIR_SECONDS, pairOfTCP, refuse, takesAll, takeTCP

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, cast
 from weakref import ref
 
 # A program under C{ib-run} has these from its start: nothing that devices need is imported here.
-from twisted_ib.blocking.descriptors import connected, held, inodeOf, returning
+from twisted_ib.blocking.descriptors import connected, held, inodeOf, offloaded, returning
 from twisted_ib.drive.process import life, monotonic
 
 if TYPE_CHECKING:
@@ -157,9 +157,6 @@ class Poll:
     _beside: _Beside
 
     def __new__(cls) -> Poll:
-        """
-        @raise TypeError: Always.
-        """
         raise TypeError(f"cannot create '{cls.__module__}.{cls.__name__}' instances")
 
     def register(self, fd: Any, eventmask: int = kernel.POLLIN | kernel.POLLPRI | kernel.POLLOUT, /) -> None:
@@ -239,7 +236,6 @@ class epoll:
     See L{select.epoll}; for sockets over SDP it is level-triggered but for EPOLLONESHOT and EPOLLOUT.
     """
 
-    _isForeign = False
     #: As a L{Poll}'s, of the kernel's epoll and the loop's descriptor.
     _beside: _Beside = _DRIVEN
     #: Of what all of them have registered, also with the kernel.  The loop's, which may be held when it is
@@ -250,8 +246,7 @@ class epoll:
 
     def __init__(self, sizehint: int = -1, flags: int = 0, _kernel: kernel.epoll | None = None) -> None:
         self._kernel = _epoll(sizehint, flags) if _kernel is None else _kernel
-        if _kernel is not None:
-            self._isForeign = True
+        self._isForeign = _kernel is not None
         self._masks: dict[int, int] = {}
         #: Those of SDP that were taken from the kernel's object, and the inode of each.
         self._taken: dict[int, int] = {}
@@ -403,11 +398,8 @@ class epoll:
                     if part is None or not part.listens:
                         isPlain = False
                 plain = waits.idly(deadline, partial(self._awaitIdly, maxevents)) if isPlain else None
-                isPlain, isOver = plain is not None, False
-                if plain is not None:
-                    result = plain
-                else:
-                    result, isOver = waits.waitEpoll(self, deadline, maxevents)
+                isPlain = plain is not None
+                result, isOver = self._wait(deadline, maxevents) if plain is None else (plain, False)
             else:
                 isPlain = True
                 result = self._kernel.poll(timeout, maxevents)
@@ -417,6 +409,56 @@ class epoll:
             if result or isOver:
                 return result
             timeout = None if deadline is None else max(0.0, deadline - monotonic())
+
+    def _wait(self, deadline: float | None, maxevents: int) -> tuple[Found, bool]:
+        # The events of all that it has, by the wait of all calls, and whether the time is over.
+        masks, told, seen = self._masks, self._told, 0
+        sent: dict[int, int | None] = {}
+
+        def wanted() -> tuple[Found, Found]:
+            nonlocal seen
+            seen = self._changes
+            sent.clear()
+            with self._lock:
+                wants = self.wants(sent)
+                # An object of C{fromfd} has descriptors that only the kernel knows of.
+                hasOthers = self._isForeign or bool(masks.keys() - self._taken.keys())
+            return wants, [(self._kernel.fileno(), _IN)] if hasOthers else []
+
+        with self._lock:
+            self._waiting += 1
+        try:
+            found, more = waits.wait(
+                wanted, deadline, lambda: self._changes != seen or (sent != {} and waits.haveSent(sent))
+            )
+        finally:
+            with self._lock:
+                self._waiting -= 1
+        mine = self._kernel.fileno()
+        found |= {descriptor: events for descriptor, events in more if descriptor not in found}
+        isOver, hasMore = not found, found.pop(mine, 0)
+        for descriptor in found.keys() & sent.keys():
+            if (skt := offloaded.get(descriptor)) is not None:
+                # With another event this one is told, too.  It may need the loop's lock.
+                found[descriptor] |= waits.eventsOf(skt, masks.get(descriptor, 0) & waits.WRITE) & waits.WRITE
+        for descriptor in list(found):
+            with self._lock:
+                mask = masks.get(descriptor)
+                if mask is None or (mask & kernel.EPOLLONESHOT and not mask & 0xFFFF):
+                    # Another thread has unregistered it, or has its one event.
+                    del found[descriptor]
+                    continue
+                if descriptor in sent and found[descriptor] & waits.WRITE:
+                    told[descriptor] = sent[descriptor]
+                if mask & kernel.EPOLLONESHOT:
+                    masks[descriptor] = mask & ~0xFFFF
+                    if descriptor not in self._taken:
+                        self._kernel.modify(descriptor, mask & ~0xFFFF)
+        result = list(found.items())
+        if hasMore:
+            others = self._kernel.poll(0, maxevents)
+            result += [each for each in others if each[0] not in found and waits.isKernels(each[0])]
+        return (result if maxevents < 0 else result[:maxevents]), isOver
 
     def _ofKernel(self, found: Found, hasOurs: bool = True) -> Found:
         # Another thread has registered those of SDP, of which the kernel knows nothing.
@@ -510,8 +552,7 @@ class epoll:
 
     def _isForgotten(self, descriptor: int) -> bool:
         # Whether the kernel knows it no more because another file has taken its place: giveBack() is to come.
-        isSo = descriptor in self._masks and waits.isMoving(descriptor)
-        if isSo:
+        if isSo := descriptor in self._masks and waits.isMoving(descriptor):
             self._taken[descriptor] = inodeOf(descriptor)
         return isSo
 
@@ -537,8 +578,7 @@ class SelectSelector(selectors.SelectSelector):
     See C{selectors.SelectSelector}.
     """
 
-    def _select(self, *arguments: Any) -> Any:
-        return select(*arguments)
+    _select = staticmethod(select)
 
 
 class PollSelector(selectors.PollSelector):

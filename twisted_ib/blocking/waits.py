@@ -15,21 +15,22 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib.blocking.descriptors import held, offloaded
+from twisted_ib.blocking.descriptors import pollerOf as pollerOf
 from twisted_ib.blocking.loop import theLoop as theLoop
 
 # This module is imported late: the kernel's name may stand for another by now (L{twisted_ib.blocking.patch}).
-from twisted_ib.blocking.select import _NUMBERS, _descriptor, _poll, _select, epoll, pollers
+from twisted_ib.blocking.select import _NUMBERS, _descriptor, _select, pollers
 from twisted_ib.drive.process import monotonic
 from twisted_ib.drive.turn import Found
 from twisted_ib.drive.turn import Idle as Idle
 
 if TYPE_CHECKING:
-    _Lists = tuple[list[Any], ...]
-
     from twisted_ib.blocking.connection import Connection
     from twisted_ib.blocking.listening import Listening
+    from twisted_ib.blocking.select import epoll
     from twisted_ib.blocking.socket import socket
 
+    _Lists = tuple[list[Any], ...]
     # Returns the descriptors of SDP, and the events of each; and those of the kernel.
     Wanted = Callable[[], tuple[Iterable[tuple[int, int]], Iterable[tuple[int, int]]]]
 
@@ -296,16 +297,6 @@ def _isEpoll(descriptor: int) -> bool:
         return False
 
 
-def pollerOf(shared: list[tuple[int, int]]) -> kernel.poll:
-    """
-    Return the kernel's object for descriptors and their events.
-    """
-    poller = _poll()
-    for descriptor, mask in shared:
-        poller.register(descriptor, mask)
-    return poller
-
-
 def wait(
     wanted: Wanted, deadline: float | None, isStale: Callable[[], bool] | None = None
 ) -> tuple[dict[int, int], list[tuple[int, int]]]:
@@ -343,63 +334,6 @@ def wait(
             finally:
                 if watch.nested:
                     watch.leave()
-
-
-def waitEpoll(poller: epoll, deadline: float | None, maxevents: int) -> tuple[Found, bool]:
-    """
-    L{wait} for all that an epoll object has.
-
-    @return: The events, and whether the time is over.
-    """
-    masks, told, seen = poller._masks, poller._told, 0
-    sent: dict[int, int | None] = {}
-
-    def wanted() -> tuple[Found, Found]:
-        nonlocal seen
-        seen = poller._changes
-        sent.clear()
-        with poller._lock:
-            wants = poller.wants(sent)
-            # An object of C{fromfd} has descriptors that only the kernel knows of.
-            hasOthers = poller._isForeign or bool(masks.keys() - poller._taken.keys())
-        return wants, [(poller._kernel.fileno(), _IN)] if hasOthers else []
-
-    with poller._lock:
-        poller._waiting += 1
-    try:
-        found, more = wait(
-            wanted, deadline, lambda: poller._changes != seen or (sent != {} and haveSent(sent))
-        )
-    finally:
-        with poller._lock:
-            poller._waiting -= 1
-    mine = poller._kernel.fileno()
-    for descriptor, events in more:
-        if descriptor != mine and descriptor not in found:
-            found[descriptor] = events
-    isOver = not (found or more)
-    for descriptor in found.keys() & sent.keys():
-        if (skt := offloaded.get(descriptor)) is not None:
-            # With another event this one is told, too.  It may need the loop's lock.
-            found[descriptor] |= eventsOf(skt, masks.get(descriptor, 0) & WRITE) & WRITE
-    for descriptor in list(found):
-        with poller._lock:
-            mask = masks.get(descriptor)
-            if mask is None or (mask & kernel.EPOLLONESHOT and not mask & 0xFFFF):
-                # Another thread has unregistered it, or has its one event.
-                del found[descriptor]
-                continue
-            if descriptor in sent and found[descriptor] & WRITE:
-                told[descriptor] = sent[descriptor]
-            if mask & kernel.EPOLLONESHOT:
-                masks[descriptor] = mask & ~0xFFFF
-                if descriptor not in poller._taken:
-                    poller._kernel.modify(descriptor, mask & ~0xFFFF)
-    result = list(found.items())
-    if more and any(descriptor == mine for descriptor, _ in more):
-        others = poller._kernel.poll(0, maxevents)
-        result += [each for each in others if each[0] not in found and isKernels(each[0])]
-    return (result if maxevents < 0 else result[:maxevents]), isOver
 
 
 def _waitOne(descriptor: int, mask: int, deadline: float | None) -> int | None:
