@@ -133,11 +133,15 @@ class Move:
     @ivar connection: The connection.
     @ivar state: How far it is.
     @ivar mine: This end of TCP, until it has the place of SDP's, or is refused; then L{None}.
+    @ivar moved: Called with the socket once that has moved.
     """
 
-    def __init__(self, connection: Connection, mine: _socket.socket) -> None:
+    def __init__(
+        self, connection: Connection, mine: _socket.socket, moved: Callable[[socket], object]
+    ) -> None:
         self.connection = connection
         self.mine: _socket.socket | None = mine
+        self.moved = moved
         self.state = State.ASKED
 
     def feed(self, given: Input) -> None:
@@ -230,8 +234,9 @@ class Move:
 
     # -- from then on
 
-    def _replace(self) -> None:
-        # Put this end of TCP into the place of the socket of SDP, which sends by it from now on.
+    def _replace(self, ended: int | None = None) -> socket:
+        # Put this end of TCP into the place of the socket of SDP, which sends by it from now on, but for the
+        # direction that has ended; and return that socket.
         connection, plain, self.mine = self.connection, self.mine, None
         assert plain is not None
         number = connection.descriptor
@@ -242,12 +247,17 @@ class Move:
         asOverSDP(plain)
         plain.setblocking(os.get_blocking(number))
         _dup2(plain.fileno(), number, os.get_inheritable(number))
+        if ended is not None:
+            # The peer may have reset it meanwhile, which the next call says.
+            with suppress(OSError):
+                plain.shutdown(ended)
         plain.close()
         del descriptors.Offloaded.parts[it.inode]
         it.inode = connection.inode = _fstat(number).st_ino
         descriptors.Offloaded.parts[it.inode] = connection
         connection.isTrapped, connection.isShut = False, True
         self.feed(Input.REPLACE)
+        return skt
 
     def peerEnded(self) -> bool:
         """
@@ -316,11 +326,10 @@ class Asking(Move):
         self, connection: Connection, mine: _socket.socket, moved: Callable[[socket], object], ahead: bytes
     ) -> None:
         """
-        @param moved: Called with the socket once that has moved.
         @param ahead: Octets of the inbox, its first, that this end of TCP has already.
         """
-        super().__init__(connection, mine)
-        self._moved, self._ahead = moved, ahead
+        super().__init__(connection, mine, moved)
+        self._ahead = ahead
         #: The peer's question meanwhile: this end of its TCP, and what takes it.
         self.later: tuple[int, Callable[[], bool]] | None = None
 
@@ -367,8 +376,7 @@ class Asking(Move):
             mine.shutdown(kernel.SHUT_WR)
         self.feed(Input.ANSWER)
         connection.inbox.clear()
-        self._replace()
-        self._moved(connection.kernelSocket())
+        self.moved(self._replace())
         self._letGo().abortConnection()
         self._end()
 
@@ -407,14 +415,7 @@ class Asking(Move):
             connection.lost = errno.ECONNRESET
             stream.abortConnection()
             return
-        isEnded = connection.ended
-        self._replace()
-        skt = connection.kernelSocket()
-        if isEnded:
-            # The peer may have reset it meanwhile, which the next call says.
-            with suppress(OSError):
-                _Plain.shutdown(skt, kernel.SHUT_RD)
-        self._moved(skt)
+        self.moved(self._replace(kernel.SHUT_RD if connection.ended else None))
         self._end()
 
 
@@ -427,16 +428,14 @@ class Asked(Move):
         self,
         connection: Connection,
         mine: _socket.socket,
-        stream: _Stream,
         moved: Callable[[socket], object],
         mayAsk: bool,
     ) -> None:
         """
-        @param moved: Called with the socket once that has moved.
         @param mayAsk: Whether this end may ask in its turn.
         """
-        super().__init__(connection, mine)
-        self._stream, self._moved, self._mayAsk = stream, moved, mayAsk
+        super().__init__(connection, mine, moved)
+        self._mayAsk = mayAsk
 
     def _close(self, mine: _socket.socket) -> None:
         refuse(mine.detach())
@@ -453,25 +452,21 @@ class Asked(Move):
         """
         Move, or refuse.
         """
-        connection, stream = self.connection, self._stream
+        connection = self.connection
         if isAllowed and self._mayAsk and connection.isGiven and connection.inbox.size:
             # Those octets are to come by TCP.  The peer finds this question before the refusal of its own.
             self.feed(Input.REFUSE)
-            stream.given()
+            connection.owned().given()
             self.drop()
         elif not (isAllowed and _hasOneDescriptor(connection)):
             self.drop()
         else:
             isShut = connection.isShut
-            self._replace()
-            skt = connection.kernelSocket()
-            if isShut:
-                # Nothing follows its DisConn: this is the answer.  The peer may have reset it meanwhile.
-                with suppress(OSError):
-                    _Plain.shutdown(skt, kernel.SHUT_WR)
-            else:
+            skt = self._replace(kernel.SHUT_WR if isShut else None)
+            if not isShut:
+                # Else nothing follows its DisConn: the end of TCP is the answer.
                 connection.owned().answerSuspend()
-            self._moved(skt)
+            self.moved(skt)
 
 
 def ask(
@@ -535,7 +530,7 @@ def asked(stream: _Stream, descriptor: int, moved: Callable[[socket], object]) -
             return False
     mine = takeTCP(descriptor)
     if mine is not None:
-        move = connection.move = Asked(connection, mine, stream, moved, before is None)
+        move = connection.move = Asked(connection, mine, moved, before is None)
         stream.whenQuiet(move.mayMove, move.decided)
     return True
 
