@@ -23,7 +23,9 @@ from twisted_ib.sdp.zerocopyreceive import ZeroCopyReceive
 from twisted_ib.sdp.zerocopysend import ZeroCopySend
 
 if TYPE_CHECKING:
+    from twisted_ib.sdp.pendingsends import PendingSend
     from twisted_ib.sdp.stream import Stream
+    from twisted_ib.sdp.zerocopyreceive import ReceiveBuffer
 
 _PRESENT = wire.Flags.OOB_PRES.value
 
@@ -138,6 +140,14 @@ class Extensions:
         if urgent and stream.attached:
             stream._tell(lambda: protocol.urgentDataReceived(urgent))
 
+    def hide(self, item: PendingSend | ReceiveBuffer) -> None:
+        """
+        Revoke what the peer may read or write of an item.
+        """
+        exposed, item.exposed = item.exposed, None
+        if exposed is not None and self.keyed is not None:
+            self.keyed.hide(exposed)
+
     # -- modes
 
     def changeMode(self, transition: wire.Transition) -> bool:
@@ -159,10 +169,7 @@ class Extensions:
         # Owed control messages were produced under the mode in force, so they go first.
         if queuePair.path is None or stream.pendingControl is not None or not queuePair.canPost():
             return False
-        message = self.machine.changeMode(transition, stream.queuePair.posted)
-        if message is not None:
-            stream.queuePair.postInline(message, b"", 0)
-        return message is not None
+        return queuePair.postControl(self.machine.changeMode(transition, queuePair.posted))
 
     # -- sizes of buffers
 

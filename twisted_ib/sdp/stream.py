@@ -527,9 +527,8 @@ class Stream:
         @raise SDPError: The peer asks for answers and does not take them.
         """
         if self.pendingControl is None and self.queuePair.canPost():
-            message = self.machine.controlMessage(mid, self.queuePair.posted, body, flags)
-            if message is not None:
-                self.queuePair.postInline(message, b"", 0)
+            queuePair = self.queuePair
+            if queuePair.postControl(self.machine.controlMessage(mid, queuePair.posted, body, flags)):
                 return
         if self.pendingControl is None:
             self.pendingControl = deque()
@@ -544,11 +543,9 @@ class Stream:
         pendingControl, queuePair = self.pendingControl, self.queuePair
         while pendingControl and queuePair.canPost():
             mid, body, flags = pendingControl[0]
-            message = self.machine.controlMessage(mid, queuePair.posted, body, flags)
-            if message is None:
+            if not queuePair.postControl(self.machine.controlMessage(mid, queuePair.posted, body, flags)):
                 return
             pendingControl.popleft()
-            queuePair.postInline(message, b"", 0)
         if not pendingControl:
             self.pendingControl = None
 
@@ -972,9 +969,7 @@ class Stream:
         queuePair = self.queuePair
         # Best effort, since the DREQ alone has the same effect (IBTA vol. 1 annex A4.5.3.2).
         if queuePair.pending is None and queuePair.path is not None:
-            message = self.machine.controlMessage(MID.ABORT_CONN, queuePair.posted)
-            if message is not None:
-                queuePair.postInline(message, b"", 0)
+            queuePair.postControl(self.machine.controlMessage(MID.ABORT_CONN, queuePair.posted))
 
     def _finish(self) -> None:
         if self.channel.device.finish(self):

@@ -190,17 +190,11 @@ class ZeroCopyReceive:
         """
         Return a place to the application, with C{count} bytes in it.
         """
-        self._hide(place)
+        self._extensions.hide(place)
         place.region.unuse()
         stream = self._stream
         if stream.attached:
             stream._tell(lambda: place.protocol.bufferFilled(place.region, place.offset, count))
-
-    def _hide(self, place: ReceiveBuffer) -> None:
-        exposed, place.exposed = place.exposed, None
-        keyed = self._extensions.keyed
-        if exposed is not None and keyed is not None:
-            keyed.hide(exposed)
 
     def filled(self, place: ReceiveBuffer, count: int) -> None:
         """
@@ -208,7 +202,7 @@ class ZeroCopyReceive:
         """
         self.places.remove(place)
         # Revoked before the application sees the bytes, so that the peer cannot change them later.
-        self._hide(place)
+        self._extensions.hide(place)
         self._arrived(FilledBuffer(place, count))
 
     def finish(self, placed: FilledBuffer) -> None:
@@ -231,7 +225,7 @@ class ZeroCopyReceive:
         @param back: Whether the buffers return to the application.
         """
         for place in places:
-            self._hide(place)
+            self._extensions.hide(place)
         for place in places if back else ():
             # A callback for another place may have ended the connection.
             if place in self.places:
@@ -244,7 +238,7 @@ class ZeroCopyReceive:
         """
         self._sink.ended()
         for place in self.places:
-            self._hide(place)
+            self._extensions.hide(place)
 
     def returnPlaces(self) -> None:
         """
@@ -331,7 +325,7 @@ class ZeroCopyReceive:
 
     def _target(self, reading: ReadInFlight) -> SGE:
         if reading.place is not None:
-            self._hide(reading.place)
+            self._extensions.hide(reading.place)
             return reading.place.piece(reading.count)
         # CPython's BytesIO.getvalue returns its own buffer as bytes: no copy for dataReceived.
         reading.fresh = io.BytesIO(bytes(reading.count))
@@ -440,9 +434,7 @@ class ZeroCopyReceive:
     def _retract(self) -> None:
         queuePair = self._stream.queuePair
         if queuePair.canPost():
-            message = self._extensions.machine.cancelPlaces(queuePair.posted)
-            if message is not None:
-                queuePair.postInline(message, b"", 0)
+            queuePair.postControl(self._extensions.machine.cancelPlaces(queuePair.posted))
 
     # -- end of the connection
 

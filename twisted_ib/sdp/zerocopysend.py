@@ -136,9 +136,7 @@ class ZeroCopySend:
         stream = self._stream
         # If nothing waits before it, the byte's own message has both flags.
         if (self.items or stream.buffer is not None) and stream.queuePair.pending is None:
-            notice = self._extensions.machine.notice(stream.queuePair.posted)
-            if notice is not None:
-                stream.queuePair.postInline(notice, b"", 0)
+            stream.queuePair.postControl(self._extensions.machine.notice(stream.queuePair.posted))
         self.items.append(Urgent(byte))
         self._queued(1)
 
@@ -212,11 +210,9 @@ class ZeroCopySend:
 
     def _isBlocked(self, source: SourceAdverts) -> bool:
         if self._retract and source.offers and source.cancelling is None:
-            stream = self._stream
-            if stream.queuePair.canPost():
-                message = self._extensions.machine.cancelOffers(stream.queuePair.posted)
-                if message is not None:
-                    stream.queuePair.postInline(message, b"", 0)
+            queuePair = self._stream.queuePair
+            if queuePair.canPost():
+                queuePair.postControl(self._extensions.machine.cancelOffers(queuePair.posted))
         if not source.offers:
             self._retract = False
         # IBTA vol. 1 annex A4: SrcAvailCancel covers all SrcAvails; nothing of the stream is sent until the
@@ -391,10 +387,9 @@ class ZeroCopySend:
             return False
         # Between SrcAvails only: a change with some outstanding would void them.
         if not source.offers and source.mayPipeline() and self._wantsPipeline(source):
-            message = machine.changeMode(Transition.COMBINED_TO_PIPELINED, queuePair.posted)
-            if message is not None:
-                queuePair.postInline(message, b"", 0)
-            return message is not None
+            return queuePair.postControl(
+                machine.changeMode(Transition.COMBINED_TO_PIPELINED, queuePair.posted)
+            )
         if machine.limit - machine.sequence < 3:
             return False
         try:
@@ -461,7 +456,7 @@ class ZeroCopySend:
             item = offer.user
             item.offered = False
             item.plain = plain
-            self._hide(item)
+            self._extensions.hide(item)
         source = self._source
         if plain and source.offers and source.cancelling is None:
             # Data is illegal while the later SrcAvails are outstanding.
@@ -510,14 +505,8 @@ class ZeroCopySend:
 
     # -- end of the connection
 
-    def _hide(self, item: PendingSend) -> None:
-        exposed, item.exposed = item.exposed, None
-        keyed = self._extensions.keyed
-        if exposed is not None and keyed is not None:
-            keyed.hide(exposed)
-
     def _release(self, item: PendingSend) -> Deferred[None] | None:
-        self._hide(item)
+        self._extensions.hide(item)
         if item.region is not None:
             item.region.unuse()
         elif item.memory is not None and self._extensions.keyed is not None:

@@ -327,6 +327,17 @@ class StreamQueuePair(RecordReceiver):
         self.path.expect(self)
         return self.path.post(WRITE_ONLY << 24 | self.remote, bytes(RETH.size), b"", 0)
 
+    def postControl(self, message: bytes | None) -> bool:
+        """
+        Send a message of a header alone.
+
+        @param message: L{None} where there are no credits for it.
+        @return: Whether it was sent.
+        """
+        if message is not None:
+            self.postInline(message, b"", 0)
+        return message is not None
+
     def canPost(self) -> bool:
         """
         @return: Whether L{postInline} has room for one more message.
