@@ -17,7 +17,7 @@ from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted_ib.blocking import moving
 from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
-from twisted_ib.blocking.moving import answered, ask, asked
+from twisted_ib.blocking.moving import answered, ask, asked, given
 from twisted_ib.configuration.words import CONNECT, LISTEN, SDP, TCP
 from twisted_ib.drive.process import monotonic, time
 from twisted_ib.internet.failures import osError
@@ -37,7 +37,7 @@ from twisted_ib.switch.reason import (
     outcomes,
     stayed,
 )
-from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer
+from twisted_ib.switch.serverclient import RedirectedClient
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
@@ -448,35 +448,3 @@ def secured(
                 lambda: connection.stream is None or connection.readable(),
                 monotonic() + min(timeout or moving.ANSWER_SECONDS, moving.ANSWER_SECONDS),
             )
-
-
-def given(connection: Connection) -> bool:
-    """
-    Another process is about to be given the descriptor of a connection: move before, if both ends can.
-
-    @return: Whether the kernel has it now.
-    """
-    connection.isGiven = True
-    try:
-        with (loop := connection.loop):
-            if isinstance(connection.stream, RedirectedServer):
-                # TCP's stream has no place for what a client sends between the question and its answer.
-                loop.wait(connection.readable, monotonic() + moving.FIRST_SECONDS)
-            loop.poll()
-            isQuiet = loop.wait(lambda: _isSettled(connection.stream), monotonic() + moving.ANSWER_SECONDS)
-        return _moves(connection, isQuiet) or _moves(connection, connection.peerEnded)
-    finally:
-        connection.isGiven = False
-
-
-def _moves(connection: Connection, mayAsk: bool) -> bool:
-    with connection.loop:
-        # It may have moved meanwhile, as its client has asked, or ended.
-        if mayAsk and connection.stream is not None:
-            connection.stream.given()
-    return connection.awaitMove()
-
-
-def _isSettled(stream: RedirectedServer | RedirectedClient | None) -> bool:
-    # Whether nothing of it is to come any more into the medium.
-    return stream is None or stream.queuePair.path is None or stream.isQuiet()

@@ -19,10 +19,9 @@ from weakref import WeakKeyDictionary
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
-from twisted_ib.blocking.connecting import given
 from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.descriptors import Offloaded, offloaded, pollerOf
-from twisted_ib.blocking.moving import answered, ask, asked
+from twisted_ib.blocking.moving import answered, ask, asked, given
 from twisted_ib.blocking.select import Poll, poll
 from twisted_ib.configuration.words import SDP, TCP
 from twisted_ib.drive.process import life

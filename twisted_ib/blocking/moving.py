@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from twisted_ib.blocking.socket import socket
 
     _Stream = RedirectedClient | RedirectedServer
+    # Called with the socket once that has moved.
+    _Moved = Callable[[socket], object]
 
 #: Options that programs set, which go with a connection.
 _OPTIONS: Final = (
@@ -133,12 +135,9 @@ class Move:
     @ivar connection: The connection.
     @ivar state: How far it is.
     @ivar mine: This end of TCP, until it has the place of SDP's, or is refused; then L{None}.
-    @ivar moved: Called with the socket once that has moved.
     """
 
-    def __init__(
-        self, connection: Connection, mine: _socket.socket, moved: Callable[[socket], object]
-    ) -> None:
+    def __init__(self, connection: Connection, mine: _socket.socket, moved: _Moved) -> None:
         self.connection = connection
         self.mine: _socket.socket | None = mine
         self.moved = moved
@@ -322,9 +321,7 @@ class Asking(Move):
     The move at the end that asks.
     """
 
-    def __init__(
-        self, connection: Connection, mine: _socket.socket, moved: Callable[[socket], object], ahead: bytes
-    ) -> None:
+    def __init__(self, connection: Connection, mine: _socket.socket, moved: _Moved, ahead: bytes) -> None:
         """
         @param ahead: Octets of the inbox, its first, that this end of TCP has already.
         """
@@ -424,13 +421,7 @@ class Asked(Move):
     The move at the end that is asked.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        mine: _socket.socket,
-        moved: Callable[[socket], object],
-        mayAsk: bool,
-    ) -> None:
+    def __init__(self, connection: Connection, mine: _socket.socket, moved: _Moved, mayAsk: bool) -> None:
         """
         @param mayAsk: Whether this end may ask in its turn.
         """
@@ -440,18 +431,13 @@ class Asked(Move):
     def _close(self, mine: _socket.socket) -> None:
         refuse(mine.detach())
 
-    def mayMove(self) -> bool:
-        """
-        Return whether this end can: the peer has not ended, nor has the program closed it meanwhile.
-        """
+    def _mayMove(self) -> bool:
+        # The peer has not ended, nor has the program closed it meanwhile.
         connection = self.connection
         isOpen = connection.stream is not None and not connection.ended
         return isOpen and self.mine is not None and _isAlone(connection)
 
-    def decided(self, isAllowed: bool) -> None:
-        """
-        Move, or refuse.
-        """
+    def _decided(self, isAllowed: bool) -> None:
         connection = self.connection
         if isAllowed and self._mayAsk and connection.isGiven and connection.inbox.size:
             # Those octets are to come by TCP.  The peer finds this question before the refusal of its own.
@@ -469,14 +455,11 @@ class Asked(Move):
             self.moved(skt)
 
 
-def ask(
-    connection: Connection, stream: _Stream, moved: Callable[[socket], object], isGiven: bool = False
-) -> None:
+def ask(connection: Connection, stream: _Stream, moved: _Moved, isGiven: bool = False) -> None:
     """
     Ask the peer of a connection to move, if this end can.
 
     @param stream: The transport, which is quiet.
-    @param moved: Called with the socket once that has moved.
     @param isGiven: Whether what is not read yet is to come by TCP.
     """
     # Of a peer that sends no more, and does not answer, or is gone, nothing is needed.
@@ -506,13 +489,12 @@ def ask(
                 move.drop()
 
 
-def asked(stream: _Stream, descriptor: int, moved: Callable[[socket], object]) -> bool:
+def asked(stream: _Stream, descriptor: int, moved: _Moved) -> bool:
     """
     The peer of a connection asks to move: do so as soon as that can be, or refuse.
 
     @param stream: The transport.
     @param descriptor: This end of TCP.
-    @param moved: Called with the socket once that has moved.
     @return: Whether that is taken care of, and the descriptor with it.
     """
     connection: object = stream.protocol
@@ -531,7 +513,7 @@ def asked(stream: _Stream, descriptor: int, moved: Callable[[socket], object]) -
     mine = takeTCP(descriptor)
     if mine is not None:
         move = connection.move = Asked(connection, mine, moved, before is None)
-        stream.whenQuiet(move.mayMove, move.decided)
+        stream.whenQuiet(move._mayMove, move._decided)
     return True
 
 
@@ -543,6 +525,38 @@ def answered(stream: _Stream) -> bool:
     """
     move: Move | None = getattr(stream.protocol, "move", None)
     return move is not None and move.answered()
+
+
+def given(connection: Connection) -> bool:
+    """
+    Another process is about to be given the descriptor of a connection: move before, if both ends can.
+
+    @return: Whether the kernel has it now.
+    """
+    connection.isGiven = True
+    try:
+        with (loop := connection.loop):
+            if isinstance(connection.stream, RedirectedServer):
+                # TCP's stream has no place for what a client sends between the question and its answer.
+                loop.wait(connection.readable, monotonic() + FIRST_SECONDS)
+            loop.poll()
+            isQuiet = loop.wait(lambda: _isSettled(connection.stream), monotonic() + ANSWER_SECONDS)
+        return _moves(connection, isQuiet) or _moves(connection, connection.peerEnded)
+    finally:
+        connection.isGiven = False
+
+
+def _moves(connection: Connection, mayAsk: bool) -> bool:
+    with connection.loop:
+        # It may have moved meanwhile, as its client has asked, or ended.
+        if mayAsk and connection.stream is not None:
+            connection.stream.given()
+    return connection.awaitMove()
+
+
+def _isSettled(stream: RedirectedServer | RedirectedClient | None) -> bool:
+    # Whether nothing of it is to come any more into the medium.
+    return stream is None or stream.queuePair.path is None or stream.isQuiet()
 
 
 def _isAlone(connection: Connection) -> bool:

@@ -356,7 +356,7 @@ class GivenTests(BlockingTestCase):
         with self.loop:
             client.shutdown(socket.SHUT_WR)
             asked = client.sdp.move
-            asked.decided(asked.mayMove())
+            asked._decided(asked._mayMove())
         self.assertTrue(given.result(HANG_SECONDS))
         self.exchange(server, client, isBoth=False)
 
