@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPError
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
     from twisted_ib.sdp.stream import Stream
     from twisted_ib.sdp.transport import SDPTransport
 
-_Control = Callable[["Stream", Any, int, int], None]
-_Extended = Callable[["Extensions", Any], None]
+H = TypeVar("H", bound=Callable[..., None])
 
 #: Message id -> whether it is for the extensions, and its handler.
 HANDLERS: dict[int, tuple[bool, Any]] = {}
@@ -33,32 +33,19 @@ HANDLERS: dict[int, tuple[bool, Any]] = {}
 UNEXPECTED: tuple[bool, Any] = True, None
 
 
-def control(message: type[wire.SDPMessage]) -> Callable[[_Control], _Control]:
-    """
-    Make a function the handler of a control message, which needs no extensions.
-
-    It is called with the stream, the buffer, and the offsets of the message and of its end.
-    """
-
-    def enter(handler: _Control) -> _Control:
-        HANDLERS[message.mid.value] = False, handler
+def _handles(isExtended: bool, message: type[wire.SDPMessage]) -> Callable[[H], H]:
+    def enter(handler: H) -> H:
+        HANDLERS[message.mid.value] = isExtended, handler
         return handler
 
     return enter
 
 
-def extended(message: type[wire.SDPMessage]) -> Callable[[_Extended], _Extended]:
-    """
-    Make a function the handler of a message of zero copy, modes or urgent data.
-
-    It is called with the stream's extensions and the message.
-    """
-
-    def enter(handler: _Extended) -> _Extended:
-        HANDLERS[message.mid.value] = True, handler
-        return handler
-
-    return enter
+#: Makes a function the handler of a control message, which needs no extensions: it is called with the stream,
+#: the buffer, and the offsets of the message and of its end.
+control = partial(_handles, False)
+#: And of a message of zero copy, modes or urgent data: with the stream's extensions and the message.
+extended = partial(_handles, True)
 
 
 # -- the end
@@ -67,14 +54,14 @@ def extended(message: type[wire.SDPMessage]) -> Callable[[_Extended], _Extended]
 # Not parsed: every connection ends by one of these, and they have no field of their own.
 
 
-def _hasBody(mid: wire.MID, start: int, stop: int) -> SDPError:
-    return SDPError(f"message {mid:#04x} has a body of {stop - start - wire.BSDH_BYTES} bytes")
+def _checkBody(mid: wire.MID, count: int) -> None:
+    if count:
+        raise SDPError(f"message {mid:#04x} has a body of {count} bytes")
 
 
 @control(wire.DisConn)
 def _disConn(stream: Stream, buffer: Any, start: int, stop: int) -> None:
-    if stop - start != wire.BSDH_BYTES:
-        raise _hasBody(wire.MID.DISCONN, start, stop)
+    _checkBody(wire.MID.DISCONN, stop - start - wire.BSDH_BYTES)
     # Revoke the SinkAvails first: the peer writes nothing after its DisConn, and a callback below may end the
     # connection.
     if stream.extensions is not None:
@@ -84,8 +71,7 @@ def _disConn(stream: Stream, buffer: Any, start: int, stop: int) -> None:
 
 @control(wire.AbortConn)
 def _abortConn(stream: Stream, buffer: Any, start: int, stop: int) -> None:
-    if stop - start != wire.BSDH_BYTES:
-        raise _hasBody(wire.MID.ABORT_CONN, start, stop)
+    _checkBody(wire.MID.ABORT_CONN, stop - start - wire.BSDH_BYTES)
     stream.act(stream.machine.feed(Input.ABORTCONN))
 
 
