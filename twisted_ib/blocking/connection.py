@@ -311,18 +311,23 @@ class Connection:
                     if flags:
                         # As an integer: each look at a member of an enumeration is a function of Python's.
                         return (data := self._receiveBy(size, index(flags), timeout))
-                    inbox, stream = self.inbox, self.stream
-                    pieces = inbox.pieces
+                    inbox, stream, pieces = self.inbox, self.stream, self.inbox.pieces
                     if not (pieces or stream is None or loop.leader or loop.followers or loop.inside):
-                        path, turns = stream.queuePair.path, loop.driven.turns + 1
-                        # A turn that finds at once what it polls for, without all that the loop's asks first.
-                        isBrief = path is not None and turns & _BRIEF_TURNS and path.pending()
-                        if isBrief and monotonic() < loop.reactor._askAt:
-                            loop.driven.turns = turns
+                        driven, turns, path = loop.driven, loop.driven.turns + 1, stream.queuePair.path
+                        # A turn that finds what it polls for, without all that the loop's asks first.
+                        if turns & _BRIEF_TURNS and path is not None and monotonic() < loop.reactor._askAt:
+                            driven.turns = turns
                             self._awaits = loop.inside = True
                             try:
-                                for channel in loop.reactor._channels:
-                                    channel.progress()
+                                if path.pending() or (
+                                    (timeout != 0.0 and not self.ended)
+                                    and driven.spin(loop.reactor, loop.reactor._channels, timeout)
+                                ):
+                                    for channel in loop.reactor._channels:
+                                        channel.progress()
+                                else:
+                                    # What follows is the same turn, which polls no more.
+                                    driven.turns, driven.quiet = turns - 1, timeout != 0.0 and not self.ended
                             finally:
                                 self._awaits = loop.inside = False
                     if not pieces:
@@ -354,13 +359,16 @@ class Connection:
             self._awaits = False
             return self._receiveRest(b"".join(moved.args), size, flags)
         except BaseException:
-            self._awaits = False
-            if data and not flags & _PEEK:
-                # A signal's handler has raised: the next call has them.
-                with loop:
-                    self.inbox.giveBack(data)
-                    self._mayRead()
+            self._giveBack(b"" if flags & _PEEK else data)
             raise
+
+    def _giveBack(self, data: bytes) -> None:
+        self._awaits = False
+        if data:
+            # A signal's handler has raised: the next call has them.
+            with self.loop:
+                self.inbox.giveBack(data)
+                self._mayRead()
 
     def limit(self, isSend: bool, seconds: float) -> None:
         """

@@ -113,7 +113,8 @@ class DrivenReactor(IBReactor):
         isPolled = limit != 0 and channels and turns & (EPOLL_EVERY - 1)
         found = False
         if isPolled:
-            found = deviceLoop.spin(self, channels, limit)
+            found = not deviceLoop.quiet and deviceLoop.spin(self, channels, limit)
+            deviceLoop.quiet = False
             if not found:
                 # A look costs less than to arm the devices in vain.
                 for channel in channels:
