@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from math import inf
 from queue import SimpleQueue
-from subprocess import PIPE, Popen
+from subprocess import PIPE, Popen, run
 from threading import Event, Thread, get_ident
 from time import monotonic
 from types import FrameType, SimpleNamespace
@@ -88,6 +88,32 @@ for _ in range(int(sys.argv[1])):
     with socket.create_connection(("127.0.0.1", int(sys.argv[2]))) as skt:
         skt.sendall(b"request")
         assert skt.recv(64) == b"answer" and not skt.recv(64)
+"""
+
+#: Messages of 1 MiB there and back, and the pages that are faulted in for each.
+_BULK = """
+from resource import RUSAGE_SELF, getrusage
+from threading import Thread
+from twisted_ib import socket
+def echo():
+    with listener.accept()[0] as other:
+        while data := other.recv(1 << 18):
+            other.sendall(data)
+listener = socket.create_server(("127.0.0.1", 0))
+echoing = Thread(target=echo)
+echoing.start()
+data, before = bytes(1 << 20), 0
+with socket.create_connection(listener.getsockname()) as skt:
+    assert skt.sdp is not None
+    for n in range(40):
+        if n == 10:
+            before = getrusage(RUSAGE_SELF).ru_minflt
+        skt.sendall(data)
+        left = len(data)
+        while left:
+            left -= len(skt.recv(1 << 18))
+echoing.join()
+print((getrusage(RUSAGE_SELF).ru_minflt - before) // 30)
 """
 
 
@@ -956,6 +982,26 @@ class UntimedTests(BlockingTestCase):
         self.peer(_SHORT_CLIENT, SHORT, listener.getsockname()[1])
         self.serve(listener)
         self.assertNotEqual(self.sleeps.timeouts, [])
+
+
+class BulkTests(BlockingTestCase):
+    """
+    The memory of pieces that come and go.
+    """
+
+    def test_kept(self) -> None:
+        """
+        It is not given back to the kernel, and faulted in anew, for each message.
+        """
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+        environment |= {"PYTHONPATH": os.pathsep.join(sys.path), "TWISTED_IB_CONFIG": self.mktemp()}
+        with open(environment["TWISTED_IB_CONFIG"], "w") as file:
+            file.write("use sdp connect * *:*\n")
+        environment["TWISTED_IB_CONFIG"] = os.path.abspath(environment["TWISTED_IB_CONFIG"])
+        command = sys.executable, "-c", _BULK
+        found = run(command, capture_output=True, text=True, env=environment, timeout=HANG_SECONDS)
+        self.assertEqual(found.returncode, 0, found.stderr)
+        self.assertLess(int(found.stdout), 30)
 
 
 class HandOverTests(BlockingTestCase):

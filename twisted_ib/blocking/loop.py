@@ -20,7 +20,7 @@ from twisted_ib.drive.followers import GRACE_SECONDS, isReady
 from twisted_ib.drive.process import life, monotonic
 from twisted_ib.drive.turn import Found, Others
 from twisted_ib.drive.waiter import DrivingLock, LockQueue, NoLock, Waiter, handlers, tell
-from twisted_ib.hca.host.libc import sameAction
+from twisted_ib.hca.host.libc import keepFreed, sameAction
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.driven import BRIEF_SECONDS, DrivenReactor
 from twisted_ib.reactor.loop import progress
@@ -71,6 +71,7 @@ class BlockingLoop:
     def __init__(self) -> None:
         self.lock = cast(DrivingLock, RLock())
         handlers.install(sameAction)
+        keepFreed()  # Pieces that have arrived, and what they become.
         self.interrupts = handlers.protect(self.lock)
         self.lockQueue = LockQueue()
         self.reactor = DrivenReactor(self)
