@@ -14,7 +14,7 @@ from twisted_ib import limits
 from twisted_ib.hca.base.traits import IB_PRIVATE_BYTES
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader, packHeader
-from twisted_ib.hca.connection.request import ANY_PATH
+from twisted_ib.hca.connection.request import ANY_PATH, replyLike, requestLike
 from twisted_ib.hca.memory.access import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.services.work import changedBy
 from twisted_ib.internet.addressing.addresses import Address, End
@@ -50,6 +50,11 @@ _PACKET_ACK_TIMEOUT = limits.PACKET_STREAM_TIMEOUT_CODE
 _RNR_TIMER = 14
 #: Path MTU code: 4096 bytes (IBTA vol. 1 12.7.28).
 _MTU = 5
+#: The fields of REQs up to the vendor id.
+_REQUEST = (
+    *(limits.RDMA_READS, limits.RDMA_READS, _RETRIES, _RETRIES, _CM_RESPONSE_TIMEOUT, _CM_RETRIES),
+    *(False, False, 0, _MTU, ANY_PATH),
+)
 #: The peer's access rights, given an R_Key whose memory allows it too.  Linux cm.c grants READ and atomics
 #: whenever responder resources are not 0 (cm_init_qp_init_attr).
 _ACCESS = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC
@@ -66,13 +71,8 @@ def request(messages: RDMATransport, local: Address | End, peer: Address) -> Con
     # The 36 bytes before the user's private data (cma.c struct cma_hdr), which leave 56 of the REQ's 92.
     data = packHeader(local.host, local.port, peer.host) + messages.privateData
     vendor = GATHERS if messages.maxMessageSize >= limits.RDMA_GATHERED else SINGLE
-    # By position, as keywords cost more than the object.
-    # fmt: off
-    return ConnectRequest(
-        PORT_SPACE << 16 | peer.port, data, messages.queuePair.number, limits.RDMA_READS, limits.RDMA_READS,
-        _RETRIES, _RETRIES, _CM_RESPONSE_TIMEOUT, _CM_RETRIES, False, False, 0, _MTU, ANY_PATH, vendor,
-    )
-    # fmt: on
+    number = messages.queuePair.number
+    return requestLike(PORT_SPACE << 16 | peer.port, data, number, (*_REQUEST, vendor))
 
 
 def requested(message: ConnectRequest) -> RDMACMHeader:
@@ -113,7 +113,7 @@ def reply(messages: RDMATransport, message: ConnectRequest, header: RDMACMHeader
     vendor = GATHERS if gathers else SINGLE if message.vendorID in UNCONFIRMED else 0
     # A REP has no RDMA-CM header; all 196 bytes are the user's (cma.c cma_accept_ib).
     data, number = messages.privateData, messages.queuePair.number
-    return ConnectReply(data, number, served, asked, _RETRIES, False, False, 0, 0, vendor)
+    return replyLike(data, number, (served, asked, _RETRIES, False, False, 0, 0, vendor))
 
 
 def accepted(

@@ -17,7 +17,7 @@ from twisted_ib.errors import SDPWireError, WireError
 from twisted_ib.hca.base.traits import Peers
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf, textOf
-from twisted_ib.hca.connection.request import PathRecord
+from twisted_ib.hca.connection.request import PathRecord, replyLike, requestLike
 from twisted_ib.internet.addressing.addresses import Address, End
 from twisted_ib.sdp.protocol.wire import (
     BSDH,
@@ -46,6 +46,11 @@ CM_RESPONSE_TIMEOUT = 17
 #: The largest value of Max CM Retries, a 4-bit field.
 CM_RETRIES = 15
 _RETRIES = 7
+# An RNR NAK is not an error here.  OFED leaves its retries 0 (sdp_cma.c sdp_cma_handler), so that one missing
+# receive kills its queue pair: all receives in Bufs are posted before Hello or HelloAck is sent.
+#: The fields of REQs, and of REPs.
+_REQUEST = READ_DEPTH, READ_DEPTH, _RETRIES, _RETRIES, CM_RESPONSE_TIMEOUT, CM_RETRIES
+_REPLY = READ_DEPTH, READ_DEPTH, _RETRIES
 #: LocalRcvSz and ActRcvSz, base header included.
 _RECEIVE_BYTES = limits.INLINE_MESSAGE + BSDH_BYTES
 #: MaxAdverts; more than one makes Pipelined mode possible.
@@ -125,15 +130,7 @@ class Handshake:
         )
         # rdma_cm adds no header of its own for RDMA_PS_SDP: private data starts with the BSDH (cma.c
         # cma_format_hdr).
-        # By position, as keywords cost more than the object.  An RNR NAK is not an error here.  OFED leaves
-        # its retries 0 (sdp_cma.c sdp_cma_handler), so that one missing receive kills its queue pair: all
-        # receives in Bufs are posted before Hello or HelloAck is sent.
-        # fmt: off
-        return ConnectRequest(
-            self.PORT_SPACE << 16 | peer.port, hello, queuePair.number, READ_DEPTH, READ_DEPTH,
-            _RETRIES, _RETRIES, CM_RESPONSE_TIMEOUT, CM_RETRIES,
-        )
-        # fmt: on
+        return requestLike(self.PORT_SPACE << 16 | peer.port, hello, queuePair.number, _REQUEST)
 
     def requested(self, message: ConnectRequest) -> Greeting:
         """
@@ -187,7 +184,7 @@ class Handshake:
         # cma_verify_rep).
         version = VERSION if hello.majorVersion == VERSION >> 4 else 0x11 * hello.majorVersion
         answer = _acknowledgement(queuePair.posted, version)
-        return ConnectReply(answer, queuePair.number, READ_DEPTH, READ_DEPTH, _RETRIES)
+        return replyLike(answer, queuePair.number, _REPLY)
 
     def accepted(
         self, stream: Stream, connection: IConnection, message: ConnectRequest, hello: Greeting

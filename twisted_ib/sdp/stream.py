@@ -128,6 +128,7 @@ class Stream:
     @ivar held: Input that arrived while it did not: bytes, filled places, then perhaps the end of stream
         (L{None}) or the loss (an exception); L{None} if there is nothing.  C{heldBytes}: its bytes.
     @ivar attached: Whether there is an application.
+    @ivar closedIn: The device's turn in which the application has closed; -1 before.
     @cvar messageBytes: The largest payload that we receive in one message.
 
     See L{IConsumer<twisted_ib.hca.queues.consumers.IConsumer>} and
@@ -172,6 +173,7 @@ class Stream:
     bufferSize = limits.SEND_BUFFER
     heldBytes = 0
     ahead = 0
+    closedIn = -1
 
     def __init__(self, channel: DeviceChannel) -> None:
         self.channel = channel
@@ -247,10 +249,7 @@ class Stream:
 
     def checkCaller(self) -> None:
         """
-        Check the calling thread.
-
-        @raise WrongThreadError: This is not the reactor's thread.
-        @raise DeviceClosedError: This is a forked child.
+        Check that this is the reactor's thread, and no forked child.
         """
         raise NotImplementedError
 
@@ -366,9 +365,8 @@ class Stream:
             self.words.cells[self.slot] = UNKNOWN
             self.append = buffer.pieces.append
             self.direct = 0
-        elif self.room >= 0:
-            # As in _sync().
-            buffer.size = buffer.limit - self.room
+        else:
+            self._sync()
         if self.written is not None:
             written, self.written = self.written, None
             buffer.append(written)
@@ -869,6 +867,10 @@ class Stream:
         """
         if self.buffer is not None or self.written is not None:
             self.block()
+        elif self.closedIn == self.channel.device.turns and not self.reading and self.extensions is None:
+            # It waits for the next turn (SDPTransport.drained), and there is nothing else to do.
+            self.channel.device.markDirty(self)
+            return
         self.corked = False
         try:
             self._batchEnded()
@@ -985,8 +987,7 @@ class Stream:
 
     def _closeQueuePair(self) -> None:
         self.discard()
-        if self.slot:
-            # Inlines closeWords().
+        if self.slot:  # Inlines closeWords().
             self.words.free.append(self.slot)
             self.words.cells[self.slot - 1] = 0
             self.words, self.slot = NO_WORDS, 0
@@ -1080,12 +1081,11 @@ class Stream:
             return
         if unread:
             self.reset()
-        else:
-            if state is _ESTABLISHED or state is _CLOSE_WAIT:
-                self.closeWrite()
-            # Its DisConn may have been the last of both.
-            if self.queuePair.path is not None:
-                self.channel.closing(self)
+        elif state is _ESTABLISHED or state is _CLOSE_WAIT:
+            self.closeWrite()
+        # Its DisConn may have been the last of both.
+        if self.queuePair.path is not None:
+            self.channel.closing(self)
 
     def destroy(self) -> None:
         """

@@ -12,6 +12,8 @@ or the communication manager's, whose message is the same object
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import lru_cache
+from typing import Any
 
 import attrs
 
@@ -19,6 +21,8 @@ from twisted_ib.layouts import Record, Shown
 from twisted_ib.records import define
 
 GID_BYTES = 16
+#: Kinds of requests and replies whose common fields are remembered.
+ALIKE = 64
 ZERO_GID = bytes(GID_BYTES)
 
 # Not frozen: attrs sets the fields of frozen classes by a call each, and every connect makes four objects.
@@ -199,6 +203,40 @@ class ConnectReply(Record):
     failoverAccepted: int = 0
     localCAGUID: int = 0
     reserved: int = 0
+
+
+@lru_cache(ALIKE)
+def _fieldsOf(serviceID: int, rest: tuple[Any, ...]) -> dict[str, Any]:
+    return dict(vars(ConnectRequest(serviceID, b"", 0, *rest)))
+
+
+def requestLike(serviceID: int, privateData: bytes, localQPN: int, rest: tuple[Any, ...]) -> ConnectRequest:
+    """
+    Make a request that differs little from others.
+
+    @param rest: the fields behind these, in their order.
+    """
+    # Not by its class: the fields of an object that changes its class afterwards, as this one does, are
+    # found slowly.
+    request = ConnectRequest.__new__(ConnectRequest)
+    request.__dict__ = _fieldsOf(serviceID, rest).copy()
+    request.privateData, request.localQPN = privateData, localQPN
+    return request
+
+
+@lru_cache(ALIKE)
+def _fieldsOfReply(rest: tuple[Any, ...]) -> dict[str, Any]:
+    return dict(vars(ConnectReply(b"", 0, *rest)))
+
+
+def replyLike(privateData: bytes, localQPN: int, rest: tuple[Any, ...]) -> ConnectReply:
+    """
+    The same of a reply.
+    """
+    reply = ConnectReply.__new__(ConnectReply)
+    reply.__dict__ = _fieldsOfReply(rest).copy()
+    reply.privateData, reply.localQPN = privateData, localQPN
+    return reply
 
 
 @define(eq=False, repr=False)

@@ -9,6 +9,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import SystemRandom
 
 from twisted_ib import limits
@@ -35,12 +36,10 @@ class LocalPorts:
         self.ends: dict[str, dict[int, Address | set[Address]]] = {}
         # RFC 6056 section 3.3.1: a random port keeps outsiders from guessing a connection.  Linux cma.c
         # (cma_alloc_any_port) begins at a random number, too.
-        self._drawn = DrawnAhead(SystemRandom().getrandbits, _EPHEMERAL_BITS)
-        self._below = self._draw if below is None else below
+        drawn = DrawnAhead(SystemRandom().getrandbits, _EPHEMERAL_BITS)
+        number = partial(drawn, _EPHEMERAL_BITS) if below is None else partial(below, 1 << _EPHEMERAL_BITS)
+        self._draw: Callable[[], int] = number
         self.isFree = isFree
-
-    def _draw(self, below: int) -> int:
-        return self._drawn(_EPHEMERAL_BITS)
 
     def take(self, host: str, port: int, peer: Address) -> int | None:
         """
@@ -74,7 +73,7 @@ class LocalPorts:
         # Bounded, not to end: with all numbers in use a connect fails with EADDRINUSE and does not hang the
         # reactor.
         for _ in range(limits.PORT_ATTEMPTS):
-            port = FIRST_EPHEMERAL_PORT + self._below(1 << _EPHEMERAL_BITS)
+            port = FIRST_EPHEMERAL_PORT + self._draw()
             there = ports.get(port)
             # Linux cma.c, cma_port_is_unique: a drawn number may be shared by connections to different peers,
             # as the pair of addresses and ports tells them apart.

@@ -20,9 +20,10 @@ from twisted_ib.hca.host.socketpage.records import (
     TEXT_BYTES,
     Header,
     RowValues,
+    packEnds,
     packHead,
     packHeader,
-    packRows,
+    packSum,
     packText,
     parseHeader,
     parseRows,
@@ -49,7 +50,12 @@ def packed(*rows: RowValues) -> list[bytes]:
     """
     @return: the record of each row.
     """
-    return packRows((packHead(*row[:8]), *row[8:]) for row in rows)
+    bodies = [
+        packHead(*row[:8]) + packEnds(port, peer, here.encode(), there.encode())
+        for row in rows
+        for here, port, there, peer in [row[8:]]
+    ]
+    return [packSum(crc32(body)) + body for body in bodies]
 
 
 def never(number: int) -> bytes:

@@ -212,7 +212,7 @@ class RecordPath(Waiters):
         self.peerSocket: Any = None
         self.table: dict[int, Any] = {GSI_QPN: Management(self)}
         self.taker: Any = self.table.get
-        self.absent: dict[int, bool] = {}
+        self.absent: OrderedDict[int, bool] = OrderedDict()
         self.requesters: dict[int, Any] = {}
         self.twin: Any = None
         self.isThreadless = not getattr(getattr(fabric, "owner", None), "thread", True)
@@ -265,20 +265,22 @@ class RecordPath(Waiters):
             self.table[number] = queuePair
 
     def unbind(self, queuePair: BoundQueuePair) -> None:
-        number, absent = queuePair.number, self.absent
+        number = queuePair.number
         self.table.pop(number, None)
         if queuePair.work is None:
             # CM's timewait (IBTA vol. 1 12.9.7): the peer may have sent something, such as credits, before it
             # heard of the stream's end.
+            absent = self.absent
             if len(absent) >= ABSENT_NUMBERS:
-                del absent[next(iter(absent))]
+                absent.popitem(False)
             absent[number] = False
         if self.twin is not None:
             # Without a test: both ends belong to one HCA, whose numbers are unique.
             self.twin.table.pop(number, None)
-        self.waiting.pop(queuePair, None)
-        remote = queuePair.remote
-        if self.requesters.get(remote) is queuePair:
+        if self.waiting:
+            self.waiting.pop(queuePair, None)
+        # Asked first, as most paths have none.
+        if self.requesters and self.requesters.get(remote := queuePair.remote) is queuePair:
             del self.requesters[remote]
             work = queuePair.work
             if self.alive and (work is None or not work.isSettled()):
@@ -430,7 +432,7 @@ class RecordPath(Waiters):
             # A peer chooses the numbers, so the table is bounded; the oldest is evicted, whose requester is
             # refused once more at worst.
             if len(self.absent) >= ABSENT_NUMBERS:
-                del self.absent[next(iter(self.absent))]
+                self.absent.popitem(False)
             self.absent[number] = True
         return self._publishRefusal(target, syndrome, number, position)
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
+from zlib import crc32
 
 from zope.interface import Interface
 
@@ -28,9 +29,10 @@ from twisted_ib.hca.host.socketpage.records import (
     TEXT_BYTES,
     TEXTS,
     Header,
+    packEnds,
     packHead,
     packHeader,
-    packRows,
+    packSum,
     packText,
 )
 
@@ -134,15 +136,24 @@ class SocketPage(Descriptor):
         @param gone: Offsets of rows to remove, whose places are used first.
         @return: The offset of each row; L{None} of one that has no place.
         """
-        rows: list[tuple[bytes, str, int, str, int]] = []
-        heads = self._heads
+        found: list[int | None] = []
+        heads, free = self._heads, self.free
+        free += gone
+        written = dict.fromkeys(gone, NOTHING)
         # A loop that calls no function of Python for most connections: each connect passes it.
         for user, here, port, there, peer in entries:
             why = getattr(user, "why", None)
             provider: str = user.provider
             head = heads.get((device, provider)) if why is None and there else None
-            rows.append((head or self._head(device, provider, why, there), here, port, there, peer))
-        return self._put(packRows(rows), gone)
+            if head is None:
+                head = self._head(device, provider, why, there)
+            body = head + packEnds(port, peer, here.encode(), there.encode())
+            offset = free.pop() if free else self._place()
+            found.append(offset)
+            if offset is not None:
+                written[offset] = packSum(crc32(body)) + body
+        self._put(written)
+        return found
 
     def _head(self, device: str | None, provider: str, why: Any, there: str) -> bytes:
         rule: str = EXPLICIT
@@ -169,22 +180,13 @@ class SocketPage(Descriptor):
             self._heads[device, provider] = head
         return head
 
-    def _put(self, records: list[bytes], gone: Sequence[int]) -> list[int | None]:
-        found: list[int | None] = []
-        free = self.free
-        free += gone
-        written = dict.fromkeys(gone, NOTHING)
-        for record in records:
-            if free:
-                offset = free.pop()
-            elif self._end < (FIRST_ROW + ROWS) * RECORD:
-                offset = self._end
-                self._end += RECORD
-            else:
-                found.append(None)
-                continue
-            found.append(offset)
-            written[offset] = record
+    def _place(self) -> int | None:
+        if self._end >= (FIRST_ROW + ROWS) * RECORD:
+            return None
+        self._end += RECORD
+        return self._end - RECORD
+
+    def _put(self, written: dict[int, bytes]) -> None:
         start = end = 0
         pieces: list[bytes] = []
         for offset in sorted(written):
@@ -194,13 +196,13 @@ class SocketPage(Descriptor):
             pieces.append(written[offset])
             end = offset + RECORD
         self._write(start // RECORD, b"".join(pieces))
-        return found
 
     def remove(self, offset: int) -> None:
         """
         Remove a row.
         """
-        self._put([], (offset,))
+        self.free.append(offset)
+        self._put({offset: NOTHING})
 
 
 class ShownSockets:
@@ -237,8 +239,9 @@ class ShownSockets:
         """
         gone, self.gone = self.gone, []
         offsets = self.openPage().add(self.name, entries, gone)
-        for (user, *_), offset in zip(entries, offsets, strict=True):
-            self.users[user] = offset
+        users = self.users
+        for entry, offset in zip(entries, offsets, strict=True):
+            users[entry[0]] = offset
 
     def endOfBatch(self) -> None:
         """

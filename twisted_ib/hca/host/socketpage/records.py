@@ -11,7 +11,7 @@ Pure: values in, bytes out, and back.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -137,19 +137,10 @@ def parseText(record: bytes) -> str | None:
 
 #: Returns the bytes of a row's values up to the times, which many rows have in common.
 packHead = _HEAD.pack
-
-
-def packRows(rows: Iterable[tuple[bytes, str, int, str, int]]) -> list[bytes]:
-    """
-    @param rows: The result of L{packHead}, and the values behind that, of each.
-    @return: The record of each row.
-    """
-    records = []
-    # A loop that calls no function of Python: each connect passes it.
-    for head, here, port, there, peer in rows:
-        body = head + _ENDS.pack(port, peer, here.encode(), there.encode())
-        records.append(_CRC.pack(crc32(body)) + body)
-    return records
+#: The same of those behind: the numbers of the ports, the peer's second, and the hosts.
+packEnds = _ENDS.pack
+#: Returns the bytes of the CRC-32 of all these, which come first.
+packSum = _CRC.pack
 
 
 def parseRows(data: bytes, readAgain: Callable[[int], bytes]) -> Iterator[RowValues]:
