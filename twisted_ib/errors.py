@@ -241,17 +241,39 @@ class PeerEndedError(PathLostError):
         self.needed: dict[int, int] = {}
 
 
-class StreamEndedError(PathLostError):
+class UnheardError(PathLostError):
     """
-    The peer's process has ended with nothing unread and nothing unsent: only what is sent now is lost.
+    A loss of which a stream that does not read hears when it is used.
 
     @ivar unheard: How often something may still be sent, whose answer is a reset, until that is heard; below
         zero it is.  A piece as long as the buffer counts twice.
     """
 
-    def __init__(self, text: str, unheard: int) -> None:
+    def __init__(self, text: str, unheard: int = 0) -> None:
         super().__init__(text)
         self.unheard = unheard
+
+    def isHeard(self, isWriting: bool) -> bool:
+        """
+        @param isWriting: Whether the stream's user waits to write more, or to close.
+        @return: Whether it is to be told.
+        """
+        return self.unheard < 0 or isWriting
+
+
+class PeerResetError(UnheardError):
+    """
+    The peer has reset the connection.
+    """
+
+
+class StreamEndedError(UnheardError):
+    """
+    The peer's process has ended with nothing unread and nothing unsent: only what is sent now is lost.
+    """
+
+    def isHeard(self, isWriting: bool) -> bool:
+        return self.unheard < 0 and not isWriting
 
 
 # Shared memory is a peer's input like any other; the layout is checked with each record.

@@ -4,6 +4,7 @@ Tests for L{twisted_ib.aio.streamsocket}, without an event loop.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -57,14 +58,16 @@ class CloseTests(SynchronousTestCase):
 
     def test_shutdown(self) -> None:
         """
-        C{shutdown} of what was closed, and has not ended yet, closes it, too.
+        C{shutdown} closes it; C{EBADF} is the error of what was closed.
         """
         made, transport = StreamSocket(Mock()), Mock(heldBytes=0)
         made.makeConnection(transport)
         transport.protocol = made
-        made.close()
         made.shutdown(socket.SHUT_WR)
+        made.close()
         self.assertEqual(transport.loseConnection.call_count, 2)
+        error = self.assertRaises(OSError, made.shutdown, socket.SHUT_WR)
+        self.assertEqual(error.errno, errno.EBADF)
 
 
 class DescriptorTests(SynchronousTestCase):

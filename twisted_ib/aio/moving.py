@@ -49,6 +49,8 @@ class MovedStream(Protocol):
     """
 
     halfCloses: Final = True
+    peerEnded: Final = False
+    heldBytes: Final = 0
 
     def __init__(self, transport: StreamTransport, stream: ServerStream, mine: socket.socket) -> None:
         """
@@ -151,7 +153,12 @@ class MovedStream(Protocol):
         Nothing: the kernel has what it had room for.
         """
 
-    def loseWriteConnection(self) -> None:
+    def failNow(self) -> None:
+        """
+        Nothing: the kernel tells.
+        """
+
+    def endWriting(self) -> None:
         """
         End this direction, behind what was written.
         """
@@ -175,6 +182,8 @@ class MovedStream(Protocol):
         """
         self._plain.close()
         self._endSDP()
+
+    closeNow = loseConnection
 
     def abortConnection(self) -> None:
         """

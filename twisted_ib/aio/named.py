@@ -61,6 +61,7 @@ class AsyncioMessages(AsyncioStream):
 
     maxMessageSize: int
     halfCloses = False
+    heldBytes = 0
 
     def write(self, data: object, *_: object) -> None:
         """
@@ -70,6 +71,23 @@ class AsyncioMessages(AsyncioStream):
         most = self.maxMessageSize
         for start in range(0, len(octets), most):
             super().write(octets[start : start + most])
+
+    def endWriting(self) -> None:
+        """
+        End this direction.
+        """
+        self.loseWriteConnection()
+
+    def failNow(self, isUsed: bool = True) -> None:
+        """
+        Nothing: a loss is told at once.
+        """
+
+    def closeNow(self) -> None:
+        """
+        End the connection; the peer is told.
+        """
+        self.loseConnection()
 
     def getTcpNoDelay(self) -> bool:
         """

@@ -12,11 +12,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from twisted.internet.error import ConnectionAborted
 from twisted.python.failure import Failure
 
 from twisted_ib.aio.moving import MovedStream
-from twisted_ib.errors import WrongThreadError
+from twisted_ib.errors import PeerResetError, UnheardError, WrongThreadError
+from twisted_ib.hca.host.fdpassing import LINGER_RESET
 from twisted_ib.internet.failures import osError
+from twisted_ib.sdp.protocol.machine import Input
 from twisted_ib.switch.handle import ConnectionHandle
 from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer
 
@@ -27,12 +30,23 @@ if TYPE_CHECKING:
     class _Transport(ConnectedTransport):
         # Those of streams and of messages.
         write: Any
-
-        def _writeSlowly(self, data: Any) -> None: ...
-
-        def drained(self) -> None: ...
-
-        def flush(self) -> None: ...
+        _writeSlowly: Any
+        drained: Any
+        flush: Any
+        act: Any
+        endNow: Any
+        extensions: Any
+        heldBytes: int
+        hold: Any
+        loseWriteConnection: Any
+        machine: Any
+        sendNow: Any
+        _closeQueuePair: Any
+        _ended: Any
+        _proceedWithout: Any
+        _resetByPeer: Any
+        _sendEnd: Any
+        _writeDisconnecting: bool
 
 else:
     #: Beside a transport among the bases of a class.
@@ -61,6 +75,10 @@ class AsyncioStream(_Transport):
     #: Whether one direction can end before the other.
     halfCloses = True
     resetsUnread = True
+    #: Whether it is shut down in both directions: data resets it.
+    refuses = False
+    #: Whether the peer sends no more, also if the protocol has not heard of it yet.
+    peerEnded = False
 
     def _writeSlowly(self, data: Any) -> None:
         if data.__class__ is not bytes:
@@ -77,6 +95,9 @@ class AsyncioStream(_Transport):
             raise WrongThreadError(
                 "a transport was used outside its event loop's thread; use loop.call_soon_threadsafe()"
             ) from None
+        if data:
+            # As send(2), which fails within the call.
+            self.failNow(False)
 
     def filled(self) -> None:
         """
@@ -112,6 +133,53 @@ class AsyncioStream(_Transport):
         """
         if not self._aborting:
             self.protocol.endReceived()
+
+    def _ended(self) -> None:
+        self.peerEnded = True
+        super()._ended()
+
+    def hold(self, data: Any) -> None:
+        """
+        Hold what nobody reads yet, or refuse it.
+        """
+        if self.refuses:
+            # Linux's tcp_rcv_state_process() in FIN_WAIT2: both ends find a reset.
+            self.act(self.machine.feed(Input.ABORT))
+            self._closeQueuePair()
+            self._resetByPeer(PeerResetError("data for an end that is shut down"), False)
+        else:
+            super().hold(data)
+
+    def failNow(self, isUsed: bool = True) -> None:
+        """
+        Tell the protocol of a loss that it has not heard of.
+
+        @param isUsed: Whether that is for a call which says nothing else of it.
+        """
+        if self.queuePair.path is None and self.held:
+            loss = self.held[-1]
+            if isinstance(loss, UnheardError):
+                loss.unheard = min(loss.unheard, -isUsed)
+            self._proceedWithout()
+
+    def endWriting(self) -> None:
+        """
+        As shutdown(2): the end is sent within the call, if all that was written before is.
+        """
+        self.loseWriteConnection()
+        if self.connected and self.extensions is None:
+            self.sendNow()
+            if not self.unsent():
+                self._writeDisconnected = self._sendEnd()
+
+    def closeNow(self) -> None:
+        """
+        As close(2): in order, or by a reset where octets are unread (RFC 9293 section 3.10.4).
+        """
+        if self.heldBytes and not self._writeDisconnecting:
+            self.connectionLost(Failure(ConnectionAborted()))
+        else:
+            self.endNow()
 
     def _raised(self) -> None:
         # The transport's own calls of the protocol say which of them raised.
@@ -256,13 +324,43 @@ class StreamSocket(ConnectionHandle):
 
         @raise OSError: C{ENOTCONN}: it has ended.
         """
+        self._checkOpen()
+        if how not in (socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        # Of a transport that has not told its protocol yet, too.
+        self.getpeername()
         protocol: Any = self.stream.protocol
-        if protocol is None:
-            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
         if isinstance(protocol, StreamSocket):
             self.stream.loseConnection()
         else:
             protocol.shut(how)
+
+    def _checkOpen(self) -> None:
+        if self._isClosed:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    def getsockname(self) -> tuple[Any, ...]:
+        self._checkOpen()
+        return super().getsockname()
+
+    def getpeername(self) -> tuple[Any, ...]:
+        self._checkOpen()
+        return super().getpeername()
+
+    def getsockopt(self, level: int, option: int, buflen: int = 0) -> int | bytes:
+        self._checkOpen()
+        return super().getsockopt(level, option, buflen)
+
+    def setsockopt(self, level: int, option: int, value: Any, optlen: int | None = None) -> None:
+        self._checkOpen()
+        super().setsockopt(level, option, value, optlen)
+
+    def resets(self) -> bool:
+        """
+        Return whether its close is a reset: SO_LINGER of no seconds (socket(7)).
+        """
+        value = self._set.get((socket.SOL_SOCKET, socket.SO_LINGER), 0)
+        return self.moved is None and isinstance(value, bytes) and value == LINGER_RESET
 
     def mayMove(self) -> bool:
         """

@@ -107,7 +107,9 @@ class StreamTransport(_FlowControl):
         #: Whether the peer's end, of which the transport before this one was told, is to be told.
         self._owesEnd = first.hasEnded
         self._closing = self._paused = self._eof = self._over = self._drops = self._shut = False
-        self._hasRest = self._left = False
+        #: Whether the stream has ended by itself.
+        self._hasLost = False
+        self._shutReading = False
         self._error: BaseException | None = None
         #: The part of a C{BufferedProtocol} that is under way.
         self._failing = ""
@@ -151,8 +153,11 @@ class StreamTransport(_FlowControl):
             self._tellEnd()
 
     def _tellEnd(self) -> None:
+        self._stream.refuses = self._shutReading and (self._shut or self._eof)
         if self._owesEnd and self.is_reading():
-            self._owesEnd = False
+            if self._stream.heldBytes:
+                self._loop.call_soon(self._tellEnd)
+                return
             self.endReceived()
 
     def __repr__(self) -> str:
@@ -178,30 +183,28 @@ class StreamTransport(_FlowControl):
         protocol.data_received(data)
 
     def _fill(self, data: bytes) -> None:
-        # The stream keeps, in order, the bytes that the protocol cannot take yet.
+        # The stream keeps, in order, the bytes that the protocol cannot take yet, or leaves unread.
         protocol, left = self._protocol, memoryview(data)
         assert protocol is not None
-        while left:
-            if not self.is_reading():
-                if not self._closing or self._left:
-                    self._stream.holdAgain(bytes(left))
-                return
-            if protocol is not self._protocol:
-                self._feed(bytes(left))
-                return
-            self._failing = "Fatal error: protocol.get_buffer() call failed."
-            room = protocol.get_buffer(len(left))
-            size = min(len(room), len(left))
-            if not size:
-                raise RuntimeError("get_buffer() returned an empty buffer")
-            self._failing = _READ_FAILED
-            room[:size] = left[:size]
-            self._failing = "Fatal error: protocol.buffer_updated() call failed."
-            left = left[size:]
-            # Octets that close() leaves unread.
-            self._hasRest = len(left) > 0
-            protocol.buffer_updated(size)
-        self._hasRest = False
+        try:
+            while left and self.is_reading() and protocol is self._protocol:
+                self._failing = "Fatal error: protocol.get_buffer() call failed."
+                room = protocol.get_buffer(len(left))
+                size = min(len(room), len(left))
+                if not size:
+                    raise RuntimeError("get_buffer() returned an empty buffer")
+                self._failing = _READ_FAILED
+                room[:size] = left[:size]
+                self._failing = "Fatal error: protocol.buffer_updated() call failed."
+                left = left[size:]
+                protocol.buffer_updated(size)
+        except BaseException:
+            self._stream.holdAgain(bytes(left))
+            raise
+        if left and protocol is not self._protocol:
+            self._feed(bytes(left))
+        elif left:
+            self._stream.holdAgain(bytes(left))
 
     def _timed(self, feed: Callable[[bytes], None], data: bytes) -> None:
         loop = self._loop
@@ -226,7 +229,12 @@ class StreamTransport(_FlowControl):
     def resume_reading(self) -> None:
         if self._paused and not self._closing:
             self._paused = False
-            self._stream.startReading()
+            # As asyncio's own, which reads again, and finds the end again.
+            hasEnded = self._socket.first.hasEnded
+            self._owesEnd = self._owesEnd or hasEnded
+            # Behind an end that the peer has sent there is nothing.
+            if not hasEnded or self._stream.heldBytes or not self._stream.peerEnded:
+                self._stream.startReading()
             if self._owesEnd:
                 self._loop.call_soon(self._tellEnd)
 
@@ -239,8 +247,11 @@ class StreamTransport(_FlowControl):
         data = bytesOf(data)
         if self._eof:
             raise RuntimeError("Cannot call write() after write_eof()")
+        if not data:
+            return
         if self._shut and not self._closing:
-            # As send(2) after shutdown(SHUT_WR).
+            # As send(2) after shutdown(SHUT_WR), which knows of an error before.
+            self._stream.failNow()
             self._fatal(BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)), "")
         elif not self._drops:
             self._stream.write(data)
@@ -254,7 +265,12 @@ class StreamTransport(_FlowControl):
         self._limit()
 
     def get_write_buffer_size(self) -> int:
-        return 0 if self._over else int(self._stream.unsent())
+        if self._over:
+            return 0
+        if self._stream.halfCloses:
+            # As the kernel has what asyncio's own write, as far as there was room.
+            self._stream.sendNow()
+        return int(self._stream.unsent())
 
     def can_write_eof(self) -> bool:
         return bool(self._stream.halfCloses)
@@ -268,11 +284,12 @@ class StreamTransport(_FlowControl):
         if how != socket.SHUT_RD:
             self._shut = True
             vars(self).pop("write", None)
-            self._stream.loseWriteConnection()
+            self._stream.endWriting()
         if how != socket.SHUT_WR:
-            self._stream.stopReading()
-            # As of a socket that nobody reads from now: once it is resumed.
-            self._owesEnd = True
+            # Behind what has arrived: once it is resumed.
+            self._shutReading = True
+            self._owesEnd = not self._socket.first.hasEnded
+        if self._shutReading:
             self._loop.call_soon(self._tellEnd)
 
     def write_eof(self) -> None:
@@ -286,7 +303,13 @@ class StreamTransport(_FlowControl):
         if not self._closing and not self._eof:
             self._eof = True
             vars(self).pop("write", None)
-            self._stream.loseWriteConnection()
+            if not self.get_write_buffer_size():
+                # As of shutdown(2), ENOTCONN: there is no connection any more, which nobody has heard yet.
+                self._socket.getpeername()
+            self._stream.endWriting()
+            if self._shutReading:
+                self._stream.refuses = not self._owesEnd
+                self._loop.call_soon(self._tellEnd)
 
     # -- a connection that moves to TCP
 
@@ -338,17 +361,21 @@ class StreamTransport(_FlowControl):
         return self._closing
 
     def close(self) -> None:
-        if not self._closing and not self._leave():
-            self._closing = True
-            # As asyncio's own: with nothing to wait for it is closed already.
-            self._drops = not self.get_write_buffer_size()
-            if self._drops:
-                self._lastContext = copy_context()
-            vars(self).pop("write", None)
-            if self._hasRest:
-                self._stream.abortConnection()
-            else:
-                self._stream.loseConnection()
+        if self._closing:
+            return
+        self._closing = True
+        vars(self).pop("write", None)
+        if not self.get_write_buffer_size():
+            self._closeSoon(None)
+        elif not self._leave():
+            self._stream.loseConnection()
+
+    def _closeSoon(self, exc: BaseException | None) -> None:
+        # With nothing to wait for it is closed already, and the socket behind connection_lost().
+        self._drops = True
+        self._lastContext = copy_context()
+        self._stream.stopReading()
+        self._end(exc)
 
     def _leave(self) -> bool:
         # A socket that was duplicated: the connection is open as long as another one is.
@@ -360,9 +387,19 @@ class StreamTransport(_FlowControl):
             setattr(first, "raised", self.raised)  # noqa: B010
             stream.stopReading()
             stream.protocol = first
-        self._left = self._drops = True
-        self._end(Failure(ConnectionDone()))
+        self._drops = self._hasLost = True
+        self._end(None)
         return True
+
+    def _closeSocket(self) -> None:
+        if self._hasLost:
+            self._socket.leave()
+        elif not self._leave():
+            self._socket.first.over()
+            if self._socket.resets():
+                self._stream.connectionLost(Failure(ConnectionAborted()))
+            else:
+                self._stream.closeNow()
 
     def abort(self) -> None:
         self._force_close(None)
@@ -373,23 +410,15 @@ class StreamTransport(_FlowControl):
             return
         if self._error is None:
             self._error = exc
-        if self._leave():
-            return
         self._closing = True
         vars(self).pop("write", None)
-        self._lastContext = copy_context()
         stream = self._stream
-        if stream.halfCloses and not self._hasRest:
-            # As the kernel has what asyncio's own write, as far as there was room.
-            stream.sendNow()
-        if self._hasRest or not stream.halfCloses or self.get_write_buffer_size():
+        if stream.halfCloses and not self.get_write_buffer_size():
+            # Nothing is missing at the peer: as asyncio's own it is closed in order.
+            self._closeSoon(self._error)
+        elif not self._leave():
+            self._lastContext = copy_context()
             stream.abortConnection()
-            return
-        # Nothing is missing at the peer: as asyncio's own it is closed in order, and over here at once.
-        self._drops = True
-        stream.loseConnection()
-        self.dataReceived = _drop
-        self.connectionLost(Failure(ConnectionDone()))
 
     def _fatal(self, exc: BaseException, message: str) -> None:
         if isinstance(exc, SystemExit | KeyboardInterrupt):
@@ -432,7 +461,7 @@ class StreamTransport(_FlowControl):
         """
         Some of what was written has been sent.
         """
-        if self._protocol_paused and self.get_write_buffer_size() <= self._low_water:
+        if self._protocol_paused and self._stream.unsent() <= self._low_water:
             # Not amidst the stream's own work.
             self._loop.call_soon(self._maybe_resume_protocol, context=self._context)
 
@@ -449,6 +478,7 @@ class StreamTransport(_FlowControl):
         """
         if self._over:
             return
+        self._owesEnd = False
         self._socket.endReceived()
         protocol = self._protocol
         assert protocol is not None
@@ -466,19 +496,23 @@ class StreamTransport(_FlowControl):
         """
         The stream has ended.
         """
-        if not self._over:
-            self._socket.connectionLost(reason)
-            self._end(reason)
-
-    def _end(self, reason: Failure) -> None:
-        self._over = self._closing = True
-        vars(self).pop("write", None)
+        self._hasLost = True
+        self._socket.connectionLost(reason)
+        if self._over:
+            return
         exc, why = self._error, reason.value
         isOrderly = self._drops or why is None or isinstance(why, ConnectionDone | ConnectionAborted)
         if exc is None and not isOrderly:
             # Linux's tcp_reset() in CLOSE_WAIT.
-            hasEnded = self._socket.first.hasEnded
+            hasEnded = self._stream.peerEnded
             exc = osError(OSError(errno.EPIPE, os.strerror(errno.EPIPE)) if hasEnded else why)
+        self._end(exc)
+
+    def _end(self, exc: BaseException | None) -> None:
+        if self._over:
+            return
+        self._over = self._closing = True
+        vars(self).pop("write", None)
         # Never within a call of the application, as asyncio's own.
         self._loop.call_soon(self._tellLost, exc, context=self._lastContext)
 
@@ -489,13 +523,10 @@ class StreamTransport(_FlowControl):
             protocol.connection_lost(exc)
         finally:
             self._protocol = None
+            self._closeSocket()
             server, self._server = self._server, None
             if server is not None:
                 server._detach(*((self,) if _SERVERS_KNOW else ()))
-
-
-def _drop(data: bytes) -> None:
-    pass
 
 
 def _raise(exc: BaseException) -> None:

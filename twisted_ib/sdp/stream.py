@@ -27,10 +27,12 @@ from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import (
     PathLostError,
     PeerEndedError,
+    PeerResetError,
     ResourceLimitError,
     SDPError,
     SDPWireError,
     StreamEndedError,
+    UnheardError,
 )
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.fabric.base.lastwords import NO_WORDS, UNKNOWN, UNREAD, LastWords
@@ -333,7 +335,7 @@ class Stream:
         Queue C{data}, which is not empty: the slow path.
         """
         if self.queuePair.path is None:
-            if self.held and isinstance(self.held[-1], StreamEndedError):
+            if self.held and isinstance(self.held[-1], UnheardError):
                 self.held[-1].unheard -= 1 if len(data) < self.bufferSize else 2
             self.cork()
             return
@@ -732,8 +734,7 @@ class Stream:
         # Every posted receive commits us to buffer a whole message.
         if self.channel.device.receiveBudget.heldBytes > limits.HELD_BYTES // 2:
             full = SDP_RECEIVES_LEAST
-        if full > queuePair.posted:
-            queuePair.posted = full
+        queuePair.posted = max(full, queuePair.posted)
 
     def _controlReceived(self, other: Other, buffer: Any, start: int, stop: int) -> None:
         mid = other[0]
@@ -771,18 +772,16 @@ class Stream:
             self.heldBytes += len(data)
             self.channel.device.hold(self, len(data))
 
-    def _later(self, what: bytes | FilledBuffer | Exception | None) -> None:
+    def _later(self, what: bytes | FilledBuffer | Exception | None, isFirst: bool = False) -> None:
         if self.held is None:
             self.held = deque()
-        self.held.append(what)
+        (self.held.appendleft if isFirst else self.held.append)(what)
 
     def holdAgain(self, data: bytes) -> None:
         """
         Hold delivered bytes that the application did not accept.
         """
-        if self.held is None:
-            self.held = deque()
-        self.held.appendleft(data)
+        self._later(data, True)
         self.sayUnread(True)
         self.heldBytes += len(data)
         self.channel.device.hold(self, len(data))
@@ -801,6 +800,9 @@ class Stream:
                 if not (held and self.held is held and self.attached):
                     self._release()
                     return
+                if isinstance(held[0], PeerResetError):
+                    # As over TCP it is news for who reads on, or writes.
+                    continue
                 data = held.popleft() or b""  # It is a loss.
             if isinstance(data, StreamEndedError):
                 # It is news only for who sends.
@@ -896,7 +898,7 @@ class Stream:
         # The queue pair has ended, and the application, which does not read, has written or closed.  As with
         # TCP that fails after a reset, and has no effect after an orderly close.
         loss = self.held[-1] if self.held else None
-        isHeard = not isinstance(loss, StreamEndedError) or (loss.unheard < 0 and not self.writing())
+        isHeard = not isinstance(loss, UnheardError) or loss.isHeard(self.writing())
         if isinstance(loss, Exception) and isHeard:
             self._broken(loss)
         else:
@@ -937,7 +939,7 @@ class Stream:
             # By AbortConn: the DREQ that follows finds no queue pair any more.
             self.channel.device.resume(self)
             self._closeQueuePair()
-            self._resetByPeer(PathLostError("the peer reset the connection"), writes)
+            self._resetByPeer(PeerResetError("the peer reset the connection"), writes)
         elif action == Action.FINISHED:
             self._closeQueuePair()
         else:

@@ -208,7 +208,8 @@ class ConnectionHandle(Handle):
         if self.moved is not None:
             # An error, if it has ended.
             self.moved.getpeername()
-        elif not self._transport.connected:
+        elif not self._transport.connected or self._transport.queuePair.path is None:
+            # As of CLOSE, also if the protocol has not heard of it yet.
             return super().getpeername()
         return pairOf(self._transport.getPeer())
 

@@ -359,3 +359,52 @@ async def writtenToClosedPaused(ends: Ends) -> None:
         await asyncio.sleep(0)
     client.transport.resume_reading()
     await ends.have("lost", client)
+
+
+@scenarios.each("close", "abort")
+async def closedLater(ends: Ends, how: str) -> None:
+    """
+    The socket is closed behind C{connection_lost}, and not in the turn of C{close}.
+    """
+
+    def lost(it: Any, _: Any) -> None:
+        ends.say("within", it.transport.get_extra_info("socket").fileno() >= 0)
+
+    client, server = await ends.pair({"lost": lost})
+    skt = client.transport.get_extra_info("socket")
+    getattr(client.transport, how)()
+    ends.say("at once", skt.fileno() >= 0, skt.getpeername()[0])
+    # Nobody reads it any more.
+    server.transport.write(b"too late")
+    await ends.have("lost", client, server)
+    ends.say("later", skt.fileno())
+
+
+@scenarios
+async def socketOfEnded(ends: Ends) -> None:
+    """
+    The calls of a transport's socket: both directions have ended, and it is closed.
+    """
+    client, server = await ends.pair({"eof": lambda it: True})
+    skt = client.transport.get_extra_info("socket")
+    for when in ("ended", "closed"):
+        client.transport.write_eof()
+        await ends.have("lost" if when == "closed" else "eof", client)
+        await ends.have("lost", server)
+        for name in ("getsockname", "getpeername"):
+            ends.call(f"{when} {name}", lambda name=name: getattr(skt, name)()[0])
+        ends.call("get", skt.getsockopt, socket.SOL_SOCKET, socket.SO_ERROR)
+        ends.call("set", skt.setsockopt, socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for how in (socket.SHUT_RD, socket.SHUT_WR, 7):
+            ends.call(f"shutdown {how}", skt.shutdown, how)
+        client.transport.close()
+
+
+@scenarios
+async def raisedUnread(ends: Ends) -> None:
+    """
+    C{get_buffer} raises: what has arrived is unread, and the connection is reset.
+    """
+    client, server = await ends.pair(server={"get_buffer": _raise}, kinds=(None, Buffered))
+    client.transport.write(b"unread")
+    await ends.have("lost", client, server)

@@ -211,6 +211,7 @@ async def handshakes(ends: Ends, how: str) -> None:
         _, port = await ends.server(lambda: server)
         connect = ends.loop.create_connection(lambda: client, HOST, port, ssl=ours, server_hostname="other")
         await ends.wait("connect", connect)
+        await ends.have("lost", server)
     else:
         _, port = await ends.server(lambda: server, ssl=theirs)
         await ends.loop.create_connection(lambda: client, HOST, port)

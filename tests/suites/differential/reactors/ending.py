@@ -172,3 +172,29 @@ async def unread(ends: Ends, ending: str) -> None:
     await ends.have("lost", server)
     await ends.until(lambda: client.has("lost") or client.transport.write(b"x"))
     ends.say("more", server.data)
+
+
+@scenarios.each("paused", "reading")
+async def resetBehindEnd(ends: Ends, how: str) -> None:
+    """
+    A half that has heard of its peer's end, or is to, draws a reset: it hears of that when it writes again.
+    """
+    client, server = await ends.pair(kinds=(Half, Recorder))
+    if how == "paused":
+        client.transport.pauseProducing()
+    server.transport.loseConnection()
+    await ends.have("lost", server)
+    if how == "reading":
+        await ends.have("readLost", client)
+    client.transport.write(b"x")
+    for _ in range(20):
+        await ends.turn()
+    ends.say("heard", client.has("lost"))
+    if how == "paused":
+        client.transport.resumeProducing()
+        await ends.have("readLost", client)
+        for _ in range(20):
+            await ends.turn()
+        ends.say("heard", client.has("lost"))
+    client.transport.write(b"y")
+    await ends.have("lost", client)
