@@ -8,8 +8,10 @@ what is waited on is closed.
 
 No wait may end more than L{MOST} seconds after it had to.  A thread beside them that only sleeps tells by
 how much the machine itself is late, which does not count, and where a thread is whose wait is over for
-L{OVERDUE} seconds and has not ended.  A line a minute, and the last one, is what was
-done, in JSON; the status is 1 if a wait was late or never ended.
+L{OVERDUE} seconds and has not ended.  Other threads wait in C{threading.Event}, L{CONTROL}: what those
+are late is no fault either, but the machine's and the interpreter's among so many threads, and measures the
+rest.  A line a minute, and the last one, is what was done, in JSON; the status is 1 if a wait was late or
+never ended.
 """
 
 from __future__ import annotations
@@ -52,6 +54,8 @@ SHORTEST, LONGEST = 0.05, 3.0
 #: Between two looks at the machine's own lateness, in seconds.
 _BEAT = 0.05
 _PLACE = "127.0.0.1", 0
+#: The kind of wait that is none of this package's, and how many threads of the others there are for each.
+CONTROL, SHARE = "plain", 10
 #: Stops a process for a while, again and again, until that has ended.
 _STOPPER = """
 import os, random, signal, sys, time
@@ -84,7 +88,7 @@ class Fire:
     The threads, and what they found.
 
     @ivar late: The waits that were late, in words.
-    @ivar counts: How many there were of each kind.
+    @ivar counts: How many waits there were of each kind, and C{overdue} of these were late.
     @ivar worst: By how much the latest of each kind was late, in seconds.
     @ivar children: When each of the last began and ended, until then at infinity.
     """
@@ -95,6 +99,7 @@ class Fire:
         self._lit = threading.Barrier(threads, self._light)
         self.late: list[str] = []
         self.counts: Counter[str] = Counter()
+        self.overdue: Counter[str] = Counter()
         self.worst: dict[str, float] = {}
         self.faults: Counter[str] = Counter()
         self.children: deque[list[float]] = deque(maxlen=16)
@@ -172,7 +177,9 @@ class Fire:
         self.counts[kind] += 1
         self.worst[kind] = max(self.worst.get(kind, 0.0), round(late, 3))
         if late > MOST:
-            self.late.append(f"{kind}: {late:.2f} s late, after {now - began:.2f} of {due:.2f} s {word}")
+            self.overdue[kind] += 1
+            if kind != CONTROL:
+                self.late.append(f"{kind}: {late:.2f} s late, after {now - began:.2f} of {due:.2f} s {word}")
 
     # -- what happens meanwhile
 
@@ -321,6 +328,20 @@ def verbs(fire: Fire, rng: random.Random) -> None:
         hub.close(device)
 
 
+def plain(fire: Fire, rng: random.Random) -> None:
+    """
+    Wait beside all these.
+    """
+    fire.ready()
+    while fire.runs():
+        seconds, delay = _draw(rng)
+        event = threading.Event()
+        moment = fire.after(delay, event.set)
+        began = monotonic()
+        event.wait(seconds)
+        fire.waited(CONTROL, began, seconds, moment, False)
+
+
 async def _talk(fire: Fire, rng: random.Random) -> None:
     loop = asyncio.get_running_loop()
     served: list[asyncio.StreamWriter] = []
@@ -432,10 +453,11 @@ def story(seed: int, seconds: float, threads: int, told: float = 60.0) -> dict[s
 
     @return: What was found: C{late} and C{stuck} are empty if all is well.
     """
-    # The main one, and those that fork and send signals.
-    fire, rng = Fire(seed, seconds, threads + 3), random.Random(seed)
     kinds = (sockets, verbs, loops)
     jobs: list[Any] = [kinds[number % len(kinds)] for number in range(threads)]
+    jobs += [plain] * -(-threads // SHARE)
+    # The main one, and those that fork and send signals.
+    fire, rng = Fire(seed, seconds, len(jobs) + 3), random.Random(seed)
     failed: list[str] = []
 
     def run(job: Callable[[Fire, random.Random], None], draw: random.Random) -> None:
@@ -495,6 +517,7 @@ def _found(fire: Fire, failed: list[str]) -> dict[str, Any]:
         "seed": fire.seed,
         "waits": dict(fire.counts),
         "worst": fire.worst,
+        "overdue": dict(fire.overdue),
         "late": fire.late[:20],
         "faults": dict(fire.faults),
         "failed": failed[:20],

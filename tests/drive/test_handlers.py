@@ -11,7 +11,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from threading import RLock, Thread
+from threading import Lock, RLock, Thread
 from types import FrameType
 from typing import Any, cast
 from unittest import mock
@@ -190,6 +190,32 @@ class HandlersTests(SynchronousTestCase):
             thread.start()
             thread.join()
             self.assertEqual(self.said, [])
+
+    def test_queued(self) -> None:
+        """
+        They wait for another lock, too, where who gives it back looks at threads that wait for that alone:
+        each of these is woken in its turn, and no other thread has them called.
+        """
+        lock, queue, own = RLock(), LockQueue(), [Lock(), Lock()]
+        handlers.protectQueued(cast(DrivingLock, lock), queue)
+        self.addCleanup(handlers.protectQueued, None, queue)
+        for each in own:
+            each.acquire()
+        with lock:
+            for number in NUMBER, OTHER, NUMBER:
+                signal.raise_signal(number)
+            queue.append(own[0])
+            self.assertTrue(queue)
+            thread = Thread(target=queue.wake)
+            thread.start()
+            thread.join()
+            self.assertEqual((own[0].locked(), self.said), (False, []))
+            queue.wake()
+            self.assertEqual(self.said, [])
+            queue.append(own[1])
+        queue.wake()
+        self.assertEqual((own[1].locked(), self.said), (False, [NUMBER, OTHER]))
+        self.assertFalse(queue)
 
     def test_seen(self) -> None:
         """

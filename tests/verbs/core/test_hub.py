@@ -4,6 +4,7 @@ The hub of verbs: devices are driven and waited for without a reactor, from any 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from threading import Lock, get_ident
@@ -19,6 +21,7 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.drive.waits import Interrupted, interruptedAt
 from tests.hca.hcas import LISTENER, SDP, Taker, User
 from tests.support.calls import requireReplaceable
 from tests.support.descriptors import descriptors, descriptorsBefore
@@ -359,38 +362,38 @@ class HubTests(SynchronousTestCase):
         with self.near:
             self.near.wake()
 
-    def test_interruptedEntry(self) -> None:
+    def test_interrupted(self) -> None:
         """
-        A signal's handler that raises while a verb takes the lock, or when it has just taken it, leaves it as
-        it was, free or not.
+        A signal's handler that raises at any place of a verb leaves the lock as it was, free or not.
         """
-        near, lock = self.near, cast(Any, self.near.lock)
-        queue = CompletionQueue(1)
 
-        def taken(blocking: bool) -> None:
-            self.assertTrue(lock.acquire(blocking))
-            raise ZeroDivisionError
+        def refuse(*_: object) -> None:
+            raise Interrupted
 
-        device, nothing = self.open(near), mock.Mock()
-        calls = (
-            near.enter,
-            near.enterIfFree,
+        self.addCleanup(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, refuse))
+        near, nothing = self.near, mock.Mock(return_value=None)
+        lock, device, queue = cast(Any, near.lock), self.open(near), CompletionQueue(1)
+
+        def enterIfFree() -> None:
+            if near.enterIfFree():
+                near.leave()
+
+        calls: tuple[Callable[[], object], ...] = (
+            enterIfFree,
             partial(near.post, nothing, nothing, nothing, nothing),
             partial(near.poll, device, queue, 1),
         )
         for call in calls:
-            for acquire in (taken, mock.Mock(side_effect=ZeroDivisionError)):
-                near.lock = mock.Mock(acquire=acquire, release=lock.release)
-                self.assertRaises(ZeroDivisionError, call)
-                near.lock = lock
-                self.assertEqual((lock._is_owned(), near._depth), (False, 0))
-            with near:
-                near.lock = mock.Mock(acquire=taken, release=lock.release)
-                self.assertRaises(ZeroDivisionError, call)
-                near.lock = lock
-                self.assertEqual((lock._is_owned(), near._depth), (True, 1))
-            self.assertFalse(lock._is_owned())
-        nothing.assert_not_called()
+            for place in range(1, sys.maxsize):
+                found = interruptedAt(place, call)
+                self.assertEqual((lock._is_owned(), near._depth), (False, 0), f"place {place}")
+                with contextlib.suppress(Interrupted), near:
+                    # They wait for the end of that.
+                    self.assertIsNot(interruptedAt(place, call), True)
+                    self.assertEqual((lock._is_owned(), near._depth), (True, 1), f"place {place}")
+                self.assertEqual((lock._is_owned(), near._depth), (False, 0), f"place {place}")
+                if found is None:
+                    break
 
     def test_interruptedLeave(self) -> None:
         """

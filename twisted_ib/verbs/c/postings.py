@@ -323,12 +323,11 @@ def settle() -> None:
     """
     if not posting.fill:
         return
-    depth = -1
+    if not _hub.lock.acquire(False):
+        _hub.lockQueue.acquire(_hub.lock)
+    depth = _hub._depth
+    _hub._depth = depth + 1
     try:
-        if not _hub.lock.acquire(False):
-            _hub.lockQueue.acquire(_hub.lock)
-        depth = _hub._depth
-        _hub._depth = depth + 1
         if _hub._dead:
             _hub.closes.closePending()
         unexpected: BaseException | None = None

@@ -85,16 +85,13 @@ class HubProgress:
     # -- the lock
 
     # post(), poll() and settle() of C programs' postings have these lines themselves, without a call.
-    def enter(self, isFirst: bool = False) -> None:
+    def enter(self, isFirst: object = False) -> None:
         """
         Take the lock, by C{isFirst} before all who wait; L{leave} must follow.  As in a C{with} statement.
         """
-        try:
-            if not self.lock.acquire(False):
-                self.lockQueue.acquire(self.lock, isFirst)
-        except BaseException:
-            self.leaveTo(-1)
-            raise
+        # As long as it is taken no signal's handler raises.
+        if not self.lock.acquire(False):
+            self.lockQueue.acquire(self.lock, isFirst)
         self._depth += 1
 
     def enterIfFree(self) -> bool:
@@ -103,12 +100,8 @@ class HubProgress:
 
         @return: whether it was free.
         """
-        try:
-            if not self.lock.acquire(blocking=False):
-                return False
-        except BaseException:
-            self.leaveTo(-1)
-            raise
+        if not self.lock.acquire(blocking=False):
+            return False
         # The RLock let this thread in again: it is inside a verb, interrupted by the garbage collector.
         if self._depth:
             self.lock.release()
@@ -124,12 +117,8 @@ class HubProgress:
 
     def __enter__(self) -> None:
         # enter(), without a call.
-        try:
-            if not self.lock.acquire(False):
-                self.lockQueue.acquire(self.lock)
-        except BaseException:
-            self.leaveTo(-1)
-            raise
+        if not self.lock.acquire(False):
+            self.lockQueue.acquire(self.lock)
         self._depth += 1
 
     def __exit__(self, *exception: object) -> None:
@@ -137,15 +126,11 @@ class HubProgress:
 
     def leaveTo(self, depth: int) -> None:
         """
-        L{leave}, for a caller that knows how many verbs of the thread go on; -1 if a signal's handler has
-        raised while it took the lock, perhaps in vain.
+        L{leave}, for a caller that knows how many verbs of the thread go on.
         """
         if depth:
-            if depth < 0:
-                self.lockQueue.giveUp(self.lock)
-            else:
-                self._depth = depth
-                self.lock.release()
+            self._depth = depth
+            self.lock.release()
             return
         try:
             # Doorbells once per verb, not once per request: a chain of posts wakes the peer a single time.
@@ -165,9 +150,12 @@ class HubProgress:
                 self.unshown.pop().show()
         finally:
             self._depth = 0
-            self.lock.release()
-            if self.lockQueue:
-                self.lockQueue.wake()
+            try:
+                self.lock.release()
+            finally:
+                # A signal's handler raises from now on.
+                if self.lockQueue:
+                    self.lockQueue.wake()
 
     def _rearm(self) -> None:
         # Other threads sleep.  A post of this thread's may have disarmed the doorbells, or brought a timer
@@ -200,12 +188,11 @@ class HubProgress:
             words; those before it stay posted.
         @raise ResourceLimitError: the chain is longer than any queue.
         """
-        depth = -1
+        if not self.lock.acquire(False):
+            self.lockQueue.acquire(self.lock)
+        depth = self._depth
+        self._depth = depth + 1
         try:
-            if not self.lock.acquire(False):
-                self.lockQueue.acquire(self.lock)
-            depth = self._depth
-            self._depth = depth + 1
             if self._dead:
                 self.closes.closePending()
             # A queue in the error state takes any number, as each is flushed at once: a chain that is a
@@ -218,8 +205,7 @@ class HubProgress:
             raise ResourceLimitError("the chain of requests is longer than any queue")
         # man ibv_post_send(3): bad_wr is the first that failed, and those before it are posted.
         except BaseException as error:
-            if depth >= 0:
-                refuse(bad, chain, error)
+            refuse(bad, chain, error)
             raise
         finally:
             self.leaveTo(depth)
@@ -232,12 +218,11 @@ class HubProgress:
         @param count: how many at most.
         @return: the completions, the oldest first; none if the program takes them from the queue's mirror.
         """
-        depth = -1
+        if not self.lock.acquire(False):
+            self.lockQueue.acquire(self.lock)
+        depth = self._depth
+        self._depth = depth + 1
         try:
-            if not self.lock.acquire(False):
-                self.lockQueue.acquire(self.lock)
-            depth = self._depth
-            self._depth = depth + 1
             if self._dead:
                 self.closes.closePending()
             if device.closed:
