@@ -804,6 +804,35 @@ class ForeignTests(Case):
         self.assertEqual(self.loop.held, {})
         self.assertEqual(other.recv(1), b"")
 
+    def test_pauses(self) -> None:
+        """
+        After a piece of a look other threads have more time than that has taken, as on a busy machine a
+        single step may take long.
+        """
+        now = [0.0]
+
+        def steps() -> Iterator[None]:
+            for seconds in 0.5, 0.001, 0.5:
+                now[0] += seconds
+                yield
+
+        self.patch(descriptors, "monotonic", lambda: now[0])
+        one, _other = self.over()
+        with patched():
+            copy = os.dup(one.fileno())
+            one.close()
+        self.addCleanup(descriptors._close, copy)
+        self.loop.looking.cancel()
+        work = steps()
+        for taken in 0.5, 0.501:
+            with self.loop:
+                descriptors._look(self.loop, work)
+            looking = self.loop.looking
+            self.assertGreaterEqual(looking.getTime() - self.loop.reactor.seconds(), 2 * taken)
+            looking.cancel()
+        with self.loop:
+            descriptors._look(self.loop, work)
+
 
 class WalkTests(Case):
     """

@@ -35,8 +35,10 @@ _TRAP_MILLISECONDS: Final = 100
 # Now: the names may stand for others later (L{twisted_ib.blocking.patch}).
 _poll, _epoll, _close = select.poll, select.epoll, os.close
 _ERR, _HUP = select.POLLERR, select.POLLHUP
-#: Seconds for which a turn looks for who has a connection, and which it leaves to other threads then.
+#: Seconds for which a turn looks for who has a connection, and how much more time it leaves to other threads
+#: then: where these want the interpreter, the few system calls of a step may take fifty times as long.
 _LOOK_SECONDS: Final = 2e-3
+_LOOK_PAUSE: Final = 4
 
 
 class _Parts(dict[int, "Connection | Listening"]):
@@ -536,18 +538,17 @@ def _release(part: Connection, isAborted: bool = False) -> None:
 
 def _look(loop: BlockingLoop, steps: Iterator[None] | None = None) -> None:
     # Nothing tells when another process closes what it has.  Other threads wait meanwhile: it is done in
-    # pieces, and they have as much time between two of them.
+    # pieces, and they have more time between two of them.
     if steps is None:
         steps = _settleAll(tuple(loop.held))
-    end = monotonic() + _LOOK_SECONDS
-    rest = None
+    began = monotonic()
+    rest, seconds = None, limits.BLOCKING_HELD_SECONDS
     try:
         for _ in steps:
-            if monotonic() >= end:
-                rest = steps
+            if (taken := monotonic() - began) >= _LOOK_SECONDS:
+                rest, seconds = steps, taken * _LOOK_PAUSE
                 break
     finally:
-        seconds = limits.BLOCKING_HELD_SECONDS if rest is None else _LOOK_SECONDS
         loop.looking = loop.reactor.callLater(seconds, _look, loop, rest) if loop.held else None
         # Within the call of another thread.
         loop.disturb()
