@@ -96,7 +96,7 @@ def select(
     if timeout is not None and not 0 <= timeout < waits.MOST_SECONDS:
         waits.refuse(timeout)
     now = monotonic()
-    # As deadlineOf() has it, and below _descriptor(), without a call each.
+    # See waits.wait().  Below, as _descriptor() has it, without a call each.
     deadline = None if timeout is None else now + timeout if timeout else 0.0
     waited: list[None] = []
     plain: list[_Lists] = []

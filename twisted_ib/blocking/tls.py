@@ -22,7 +22,8 @@ from weakref import ref
 from twisted_ib import limits
 from twisted_ib.blocking.connecting import secured
 from twisted_ib.blocking.connection import SEND_BYTES, Connection, failure
-from twisted_ib.blocking.socket import AF_IB, MovedSocket, _poll, movedKind, socket, succeeded
+from twisted_ib.blocking.descriptors import pollerOf
+from twisted_ib.blocking.socket import AF_IB, MovedSocket, movedKind, socket, succeeded
 from twisted_ib.drive.process import monotonic
 from twisted_ib.switch.reason import isConnected
 
@@ -160,8 +161,7 @@ class _Records:
     def _await(self, event: int, deadline: float | None) -> None:
         # The kernel's sockets count their timeout from each call on.
         if seconds := _secondsTo(deadline):
-            (poller := _poll()).register(self._socket.fileno(), event)
-            if not poller.poll(seconds * 1000):
+            if not pollerOf([(self._socket.fileno(), event)]).poll(seconds * 1000):
                 raise TimeoutError("timed out")
 
     def _flush(self, deadline: float | None) -> None:

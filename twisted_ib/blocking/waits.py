@@ -304,7 +304,7 @@ def wait(
     Wait until descriptors are ready.
 
     @param wanted: Returns the descriptors.
-    @param deadline: See L{deadlineOf}.
+    @param deadline: Until when, by C{monotonic}: 0.0 not to wait, L{None} for ever.
     @param isStale: Returns whether another thread has changed what is wanted; L{None} if none can.
     @return: The events of SDP's descriptors; what the kernel's C{poll} has returned for its own.
     """
@@ -385,7 +385,7 @@ def idly(deadline: float | None, call: Callable[[int, float], Found | None]) -> 
     Wait in one call of the kernel's where nothing stands over SDP but listeners that TCP reaches, too: until
     a client comes over SDP, what the kernel says is all there is.
 
-    @param deadline: See L{deadlineOf}.
+    @param deadline: As of L{wait}.
     @param call: Waits for what is wanted, and for a descriptor more, so many seconds; returns what C{poll}
         would find, and L{None} if that one is ready, or nothing.
     @return: The result of the call; L{None} if L{wait} is to follow.  The next waits may be L{Idle.wait}.
@@ -509,13 +509,6 @@ def refuse(timeout: float) -> None:
     if timeout < 0:
         raise ValueError("timeout must be non-negative")
     raise OverflowError("timeout is too large")
-
-
-def deadlineOf(seconds: float | None) -> float | None:
-    """
-    Return until when a wait may last, by C{monotonic}: 0.0 if it is none, L{None} if it has no end.
-    """
-    return None if seconds is None else monotonic() + seconds if seconds else 0.0
 
 
 def divided(masks: dict[int, int]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:

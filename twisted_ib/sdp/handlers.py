@@ -54,14 +54,14 @@ extended = partial(_handles, True)
 # Not parsed: every connection ends by one of these, and they have no field of their own.
 
 
-def _checkBody(mid: wire.MID, count: int) -> None:
-    if count:
-        raise SDPError(f"message {mid:#04x} has a body of {count} bytes")
+def _hasBody(mid: wire.MID, start: int, stop: int) -> SDPError:
+    return SDPError(f"message {mid:#04x} has a body of {stop - start - wire.BSDH_BYTES} bytes")
 
 
 @control(wire.DisConn)
 def _disConn(stream: Stream, buffer: Any, start: int, stop: int) -> None:
-    _checkBody(wire.MID.DISCONN, stop - start - wire.BSDH_BYTES)
+    if stop - start != wire.BSDH_BYTES:
+        raise _hasBody(wire.MID.DISCONN, start, stop)
     # Revoke the SinkAvails first: the peer writes nothing after its DisConn, and a callback below may end the
     # connection.
     if stream.extensions is not None:
@@ -71,7 +71,8 @@ def _disConn(stream: Stream, buffer: Any, start: int, stop: int) -> None:
 
 @control(wire.AbortConn)
 def _abortConn(stream: Stream, buffer: Any, start: int, stop: int) -> None:
-    _checkBody(wire.MID.ABORT_CONN, stop - start - wire.BSDH_BYTES)
+    if stop - start != wire.BSDH_BYTES:
+        raise _hasBody(wire.MID.ABORT_CONN, start, stop)
     stream.act(stream.machine.feed(Input.ABORTCONN))
 
 
