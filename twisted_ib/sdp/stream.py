@@ -130,7 +130,6 @@ class Stream:
     @ivar held: Input that arrived while it did not: bytes, filled places, then perhaps the end of stream
         (L{None}) or the loss (an exception); L{None} if there is nothing.  C{heldBytes}: its bytes.
     @ivar attached: Whether there is an application.
-    @ivar closedIn: The device's turn in which the application has closed; -1 before.
     @cvar messageBytes: The largest payload that we receive in one message.
 
     See L{IConsumer<twisted_ib.hca.queues.consumers.IConsumer>} and
@@ -175,7 +174,6 @@ class Stream:
     bufferSize = limits.SEND_BUFFER
     heldBytes = 0
     ahead = 0
-    closedIn = -1
 
     def __init__(self, channel: DeviceChannel) -> None:
         self.channel = channel
@@ -251,7 +249,10 @@ class Stream:
 
     def checkCaller(self) -> None:
         """
-        Check that this is the reactor's thread, and no forked child.
+        Check the calling thread.
+
+        @raise WrongThreadError: This is not the reactor's thread.
+        @raise DeviceClosedError: This is a forked child.
         """
         raise NotImplementedError
 
@@ -367,8 +368,9 @@ class Stream:
             self.words.cells[self.slot] = UNKNOWN
             self.append = buffer.pieces.append
             self.direct = 0
-        else:
-            self._sync()
+        elif self.room >= 0:
+            # As in _sync().
+            buffer.size = buffer.limit - self.room
         if self.written is not None:
             written, self.written = self.written, None
             buffer.append(written)
@@ -869,10 +871,6 @@ class Stream:
         """
         if self.buffer is not None or self.written is not None:
             self.block()
-        elif self.closedIn == self.channel.device.turns and not self.reading and self.extensions is None:
-            # It waits for the next turn (SDPTransport.drained), and there is nothing else to do.
-            self.channel.device.markDirty(self)
-            return
         self.corked = False
         try:
             self._batchEnded()
@@ -989,7 +987,8 @@ class Stream:
 
     def _closeQueuePair(self) -> None:
         self.discard()
-        if self.slot:  # Inlines closeWords().
+        if self.slot:
+            # Inlines closeWords().
             self.words.free.append(self.slot)
             self.words.cells[self.slot - 1] = 0
             self.words, self.slot = NO_WORDS, 0
@@ -1075,9 +1074,9 @@ class Stream:
         # IBTA vol. 1 annex A4: a close with unread data or an unread SrcAvail is abortive (OpenIB sdp_inet.c
         # sdp_inet_release), so that the peer does not take its data for read.
         unread = self.heldBytes > 0 or (self.extensions is not None and self.extensions.inUse())
-        if self.held and any(isinstance(what, FilledBuffer) and what.count for what in self.held):
-            unread = True
-        self._release()
+        if self.held is not None:
+            unread = unread or any(isinstance(what, FilledBuffer) and what.count for what in self.held)
+            self._release()
         state = self.machine.state
         if self.queuePair.path is None:
             return

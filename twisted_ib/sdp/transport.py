@@ -110,6 +110,7 @@ class SDPTransport(Transport, Stream):
     _writeDisconnecting = _writeDisconnected = _noDelay = False
     #: Whether a close with unread bytes has no end of stream, as of close(2): Twisted's shuts down before.
     resetsUnread: ClassVar[bool] = False
+    _closedIn = -1
     _keepAlive: KeepAlive | None = None
 
     def __init__(
@@ -166,7 +167,7 @@ class SDPTransport(Transport, Stream):
         # After a half-close nothing is left to wait for.
         self.direct = 0
         if not self.disconnecting:
-            self.closedIn = self.channel.device.turns
+            self._closedIn = self.channel.device.turns
         closed = self._writeDisconnected and not self.disconnecting
         if closed and self.connected and get_ident() == self.thread:
             self.stopReading()
@@ -244,7 +245,7 @@ class SDPTransport(Transport, Stream):
     def loseWriteConnection(self) -> None:
         if self.connected:
             self.direct = 0
-            self.closedIn = self.channel.device.turns
+            self._closedIn = self.channel.device.turns
             self._writeDisconnecting = True
             self.startWriting()
 
@@ -436,7 +437,7 @@ class SDPTransport(Transport, Stream):
         producer: Any = self.producer
         if producer is not None and (not self.streamingProducer or self.producerPaused):
             self._resumeProducer(producer)
-        elif self.closedIn == self.channel.device.turns:
+        elif self._closedIn == self.channel.device.turns:
             # As over TCP the close is not part of the turn that asks for it: calls that the application has
             # scheduled with callLater(0) come first.
             self.cork()

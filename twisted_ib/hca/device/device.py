@@ -638,7 +638,7 @@ class Device(DeviceProgress):
     def _draw(self) -> int:
         number = self._numbers.draw(self.queuePairs)
         # Linear at worst, but reserved numbers are few among 2^24.
-        while number in self.cm.accepted:
+        while number in self.services.cm.accepted:
             number = self._numbers.draw(self.queuePairs)
         return number
 
