@@ -369,7 +369,7 @@ class BytecodeTests(SynchronousTestCase):
         """
         A connect, an echo and the close.
         """
-        self.assertLessEqual(self.perOne("connects", 10, 40), 10880)
+        self.assertLessEqual(self.perOne("connects", 10, 40), 10887)
 
     def test_bulk(self) -> None:
         """

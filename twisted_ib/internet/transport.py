@@ -152,7 +152,7 @@ class Transport(_ConsumerMixin, _LogOwner):
             return
         self.disconnecting = 1
         self.stopReading()
-        self.cork()
+        self.startWriting()
 
     def abortConnection(self) -> None:
         if get_ident() != self.thread:
