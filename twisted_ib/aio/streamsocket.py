@@ -166,6 +166,8 @@ class AsyncioStream(_Transport):
         """
         As shutdown(2): the end is sent within the call, if all that was written before is.
         """
+        if self._writeDisconnecting:
+            return
         self.loseWriteConnection()
         if self.connected and self.extensions is None:
             self.sendNow()

@@ -736,7 +736,8 @@ class Stream:
         # Every posted receive commits us to buffer a whole message.
         if self.channel.device.receiveBudget.heldBytes > limits.HELD_BYTES // 2:
             full = SDP_RECEIVES_LEAST
-        queuePair.posted = max(full, queuePair.posted)
+        if full > queuePair.posted:
+            queuePair.posted = full
 
     def _controlReceived(self, other: Other, buffer: Any, start: int, stop: int) -> None:
         mid = other[0]
@@ -803,8 +804,7 @@ class Stream:
                     self._release()
                     return
                 if isinstance(held[0], PeerResetError):
-                    # As over TCP it is news for who reads on, or writes.
-                    continue
+                    continue  # As over TCP it is news for who reads on, or writes.
                 data = held.popleft() or b""  # It is a loss.
             if isinstance(data, StreamEndedError):
                 # It is news only for who sends.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from twisted.internet import interfaces
 from twisted.internet._newtls import startTLS
 from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.error import ConnectionDone
+from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -107,7 +107,7 @@ class SDPTransport(Transport, Stream):
 
     _tlsClientDefault = False
     # Defaults of most connections; see L{Transport}.
-    _writeDisconnecting = _writeDisconnected = _noDelay = False
+    _writeDisconnecting = _writeDisconnected = _readDisconnected = _noDelay = False
     #: Whether a close with unread bytes has no end of stream, as of close(2): Twisted's shuts down before.
     resetsUnread: ClassVar[bool] = False
     _closedIn = -1
@@ -126,6 +126,9 @@ class SDPTransport(Transport, Stream):
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         self.direct = 0
+        if self.buffer is not None:
+            # The next write finds out whether it is to be paused.
+            self.block()
         Transport.registerProducer(self, producer, streaming)
 
     @property
@@ -243,7 +246,11 @@ class SDPTransport(Transport, Stream):
         self.loseConnection()
 
     def loseWriteConnection(self) -> None:
-        if self.connected:
+        if self.connected and (self._writeDisconnected or self.queuePair.path is None):
+            # As over TCP, where its doWrite() fails.
+            lost = Failure(ConnectionLost("the connection has ended"))
+            self.reactor.callLater(0, self.connectionLost, lost)
+        elif self.connected:
             self.direct = 0
             self._closedIn = self.channel.device.turns
             self._writeDisconnecting = True
@@ -411,7 +418,19 @@ class SDPTransport(Transport, Stream):
             self.connectionLost(reason)
         else:
             self.stopReading()
+            self._readDisconnected = True
             self._tell(protocol.readConnectionLost)
+
+    def resumeProducing(self) -> None:
+        if not self._readDisconnected or self.heldBytes:
+            Transport.resumeProducing(self)
+        elif self.connected and not self.disconnecting:
+            # As over TCP, where it reads again, and finds the end again.
+            self.reactor.callLater(0, self._endAgain)
+
+    def _endAgain(self) -> None:
+        if self.connected and not self.disconnecting:
+            self.endOfStream()
 
     def writeConnectionLost(self, reason: Failure) -> None:
         self.connectionLost(reason)

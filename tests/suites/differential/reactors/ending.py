@@ -174,6 +174,23 @@ async def unread(ends: Ends, ending: str) -> None:
     ends.say("more", server.data)
 
 
+@scenarios
+async def resumedBehindEnd(ends: Ends) -> None:
+    """
+    A half that reads again behind its peer's end hears of that again; ending its direction twice is an error.
+    """
+    client, server = await ends.pair(kinds=(Half, Half))
+    server.transport.loseWriteConnection()
+    await ends.have("readLost", client)
+    for _ in range(2):
+        client.log.clear()
+        client.transport.resumeProducing()
+        await ends.have("readLost", client)
+    await ends.have("writeLost", server)
+    server.transport.loseWriteConnection()
+    await ends.have("lost", server)
+
+
 @scenarios.each("paused", "reading")
 async def resetBehindEnd(ends: Ends, how: str) -> None:
     """

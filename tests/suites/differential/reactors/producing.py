@@ -77,6 +77,26 @@ async def push(ends: Ends) -> None:
 
 
 @scenarios
+async def pushBehind(ends: Ends) -> None:
+    """
+    A push producer that is registered when more waits than it may write is paused by its first write.
+    """
+    client, server = await ends.pair()
+    server.transport.pauseProducing()
+    client.transport.write(MANY)
+    producer = Producer(ends, client.transport)
+    client.transport.registerProducer(producer, True)
+    ends.say("registered", producer.has("pause"))
+    client.transport.write(b"x")
+    ends.say("written", producer.has("pause"))
+    server.transport.resumeProducing()
+    await ends.until(lambda: producer.has("resume"))
+    client.transport.unregisterProducer()
+    client.transport.loseConnection()
+    await ends.have("lost", client, server)
+
+
+@scenarios
 async def pull(ends: Ends) -> None:
     """
     A pull producer is asked for a piece at a time.
