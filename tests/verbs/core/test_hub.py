@@ -395,6 +395,25 @@ class HubTests(SynchronousTestCase):
                 if found is None:
                     break
 
+    def test_handlerBeforeSleep(self) -> None:
+        """
+        A handler that has waited for the lock is called before the thread lies down, and not while others
+        count on it to drive.
+        """
+        self.open(self.near)
+        sleeping: list[int] = []
+        before = signal.signal(signal.SIGUSR1, lambda *_: sleeping.append(self.asleepIn(self.near)))
+        self.addCleanup(signal.signal, signal.SIGUSR1, before)
+
+        def take() -> None:
+            if not asked:
+                asked.append(1)
+                signal.raise_signal(signal.SIGUSR1)
+
+        asked: list[int] = []
+        self.near.wait(take, 0.01)
+        self.assertEqual(sleeping, [0])
+
     def test_interruptedLeave(self) -> None:
         """
         A signal's handler that raises while a verb rings the doorbells leaves no lock taken, and one that

@@ -254,7 +254,11 @@ class Hub(HubProgress):
                     if self._changes == changes and not (
                         len(self._leaders) < LEADERS and self._polling.spin(self._pending)
                     ):
-                        sleep = self._sleepOn(ready, Asleep(None, OWN_SECONDS) if one is None else one)
+                        sleep = None
+                        # A handler that waits is called before: it may take long, and meanwhile nobody would
+                        # drive for others where this thread is to lead.
+                        if not handlers.waiting or isDue or not isMain():
+                            sleep = self._sleepOn(ready, Asleep(None, OWN_SECONDS) if one is None else one)
                         if sleep is not None:
                             isLeaving = False
                             return sleep
