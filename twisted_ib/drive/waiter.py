@@ -201,7 +201,8 @@ class LockQueue(deque[Lock]):
 
     A thread that has just left may take the lock again before the one that it woke has the interpreter, and
     one that polls does so each time.  So for the first that has tried L{TRIES} times in vain each thread that
-    leaves stands aside until it has the lock: from then on every other thread is before it once at most.
+    leaves for the second time since stands aside until it has the lock: no other thread is before it more
+    often than that.  One that leaves for the first time may not come back, and is not to be late.
 
     @ivar main: The thread in which handlers of signals run, and wait: it sleeps on the lock.
     """
@@ -209,8 +210,9 @@ class LockQueue(deque[Lock]):
     def __init__(self) -> None:
         super().__init__()
         self.main = main_thread().ident
-        # Of each that was overtaken, by its own lock: what is free once it has the lock that it waits for.
-        self._passed: dict[Lock, Lock] = {}
+        # Of each that was overtaken, by its own lock: what is free once it has the lock that it waits for,
+        # and the threads that have left since.
+        self._passed: dict[Lock, tuple[Lock, set[int]]] = {}
 
     def acquire(self, lock: TakenLock, isFirst: object = False) -> None:
         """
@@ -231,14 +233,14 @@ class LockQueue(deque[Lock]):
                 if tries == TRIES:
                     passed = Lock()
                     passed.acquire()
-                    self._passed[own] = passed
+                    self._passed[own] = passed, set()
                 if own.acquire(True, UNTOLD_SECONDS) and (tries < TRIES or own not in self):
                     self.appendleft(own)
         finally:
             with suppress(ValueError):
                 self.remove(own)
             if tries >= TRIES:
-                self._passed.pop(own).release()
+                self._passed.pop(own)[0].release()
 
     def held(self, lock: DrivingLock) -> AbstractContextManager[object]:
         """
@@ -274,12 +276,15 @@ class LockQueue(deque[Lock]):
         except IndexError:
             # Another thread has woken it.
             return
-        passed = self._passed.get(own)
+        passed, left = self._passed.get(own, (None, set()))
         with suppress(RuntimeError):
             # Another thread may have woken one that stays the first.
             own.release()
-        if passed is not None and passed.acquire(True, ASIDE_SECONDS):
-            passed.release()
+        if passed is not None:
+            if (me := get_ident()) not in left:
+                left.add(me)
+            elif passed.acquire(True, ASIDE_SECONDS):
+                passed.release()
 
 
 #: Stands in the queue where handlers of signals wait for the lock, too.
