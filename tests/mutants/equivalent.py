@@ -91,9 +91,9 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         f"{_AIO}/transport.py",
-        "if self._protocol_paused and self.get_write_buffer_size() <= self._low_water:",
-        "self._protocol_paused and self.get_write_buffer_size() <= self._low_water",
-        "(self._protocol_paused or self.get_write_buffer_size() <= self._low_water)",
+        "if self._protocol_paused and self._stream.unsent() <= self._low_water:",
+        "self._protocol_paused and self._stream.unsent() <= self._low_water",
+        "(self._protocol_paused or self._stream.unsent() <= self._low_water)",
         "asyncio's own method, which is called then, asks the same",
     ),
     Equivalent(
@@ -190,7 +190,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     *(
         Equivalent(
-            f"{_BLOCKING}/waits.py",
+            f"{_BLOCKING}/select.py",
             "return (result if maxevents < 0 else result[:maxevents]), isOver",
             before,
             after,
