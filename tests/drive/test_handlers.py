@@ -77,7 +77,7 @@ class HandlersTests(SynchronousTestCase):
         Protect the lock.
         """
         self.lock = RLock()
-        handlers.install(lambda number: nullcontext())
+        handlers.install(lambda number: nullcontext(True))
         self.addCleanup(handlers.protect, handlers._lock)
         handlers.protect(cast(DrivingLock, self.lock))
         # SIGCHLD may have come while an earlier test had its lock, and nobody looked when it was given back.
@@ -268,8 +268,19 @@ class HandlersTests(SynchronousTestCase):
         plain: Any = sys.modules["_signal"]
         plain.signal(NUMBER, self.say)
         self.assertRaises(ZeroDivisionError, own.install, lambda number: 1 / 0)
-        own.install(lambda number: nullcontext())
+        own.install(lambda number: nullcontext(True))
         self.assertIs(plain.getsignal(NUMBER).owner, own)
+
+    def test_notTheKernels(self) -> None:
+        """
+        A handler that Python has, and the kernel has not, as that of SIGINT in a C program, is left alone.
+        """
+        own = Handlers()
+        self.patch(signal, "_signal", vars(signal)["_signal"])
+        plain: Any = sys.modules["_signal"]
+        plain.signal(NUMBER, self.say)
+        own.install(lambda number: nullcontext(False))
+        self.assertEqual(plain.getsignal(NUMBER), self.say)
 
     def test_refused(self) -> None:
         """
@@ -282,7 +293,7 @@ class HandlersTests(SynchronousTestCase):
         plain.valid_signals.return_value = {NUMBER}
         plain.signal.side_effect = ValueError("signal only works in main thread of the main interpreter")
         with mock.patch.dict(sys.modules, _signal=plain):
-            own.install(lambda number: nullcontext())
+            own.install(lambda number: nullcontext(True))
         plain.signal.assert_called_once()
         self.assertIs(vars(signal)["_signal"], before)
 

@@ -60,7 +60,7 @@ class Loop(SimpleNamespace):
 
     def __init__(self, log: list[Any]) -> None:
         polling = SimpleNamespace(woken=lambda: log.append("woken"), hits=1.0)
-        super().__init__(turns=0, inThreads=0, polling=polling)
+        super().__init__(turns=0, inThreads=0, polling=polling, quiet=False)
         self.log, self.finds = log, False
         self.calmFor: float | None = None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import socket
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 from twisted.internet.address import IPv4Address, IPv6Address
@@ -27,6 +28,7 @@ class FakeTransport:
         Nothing is set.
         """
         self.noDelay = self.keepAlive = False
+        self.queuePair = SimpleNamespace(path=object())
 
     def getHost(self) -> Any:
         """

@@ -24,8 +24,8 @@ from twisted_ib.errors import ServiceInUseError
 from twisted_ib.hca.device import device
 from twisted_ib.hca.device.device import addDevice, removeDevice
 from twisted_ib.hca.host.rendezvous import Rendezvous
+from twisted_ib.internet.addressing import localports
 from twisted_ib.internet.addressing.addresses import FIRST_EPHEMERAL_PORT
-from twisted_ib.internet.addressing.localports import LocalPorts
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rdma.port import listenRDMA
 from twisted_ib.sdp.port import connectSDP, listenSDP
@@ -165,7 +165,7 @@ class ListeningTests(SwitchTestsBuilder):
             self.assertEqual(await client.done, "made")
             self.assertEqual(explain(client.answer.transport).provider, "tcp")
 
-        with mock.patch.object(LocalPorts, "_draw", lambda ports, below: draws.pop(0)):
+        with mock.patch.object(localports, "DrawnAhead", lambda *_: lambda bits: draws.pop(0)):
             self.play(scenario)
 
     def test_paused(self) -> None:

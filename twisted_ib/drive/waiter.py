@@ -408,13 +408,14 @@ class Handlers:
         self._lock, self._queued, self._depth = None, None, 0
         self.waiting.clear()
 
-    def install(self, sameAction: Callable[[int], AbstractContextManager[object]]) -> None:
+    def install(self, sameAction: Callable[[int], AbstractContextManager[bool]]) -> None:
         """
         Have the program's handlers wait, those of today and those to come, if this is the main thread: others
         may set none.
 
-        @param sameAction: Within what it returns the kernel keeps its handler of a signal: that may be one in
-            C that calls the program's (faulthandler), or restart system calls.
+        @param sameAction: Within what it returns, which says whether there is one, the kernel keeps its
+            handler of a signal: that may be one in C that calls the program's (faulthandler), or restart
+            system calls.
         """
         if self._isInstalled or not isMain():
             return
@@ -423,8 +424,9 @@ class Handlers:
             for number in plain.valid_signals():
                 handler = plain.getsignal(number)
                 if not (handler is None or isinstance(handler, (int, _Kept))):
-                    with sameAction(number):
-                        plain.signal(number, _Kept(self, cast("Handler", handler)))
+                    with sameAction(number) as isKernels:
+                        if isKernels:
+                            plain.signal(number, _Kept(self, cast("Handler", handler)))
         except ValueError:
             # The first thread that has imported threading, in a C program; or another interpreter's.
             return
