@@ -12,12 +12,13 @@ from typing import Any, cast
 from unittest import TestResult
 from unittest.mock import Mock
 
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests.drive.waits import Interrupted, interruptedAt
 from tests.verbs.c.posting.declared import record, useDeclared
 from tests.verbs.pyverbs.pair import End, VerbsTestCase
 from twisted_ib.errors import QueuePairError
+from twisted_ib.hca.device.form import compiledModules
 from twisted_ib.verbs import c
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs import SGE, SRQ, QPCap, QPInitAttr, SrqAttr, SrqInitAttr, enums
@@ -160,6 +161,8 @@ class SettlingTests(VerbsTestCase):
         """
         A signal's handler that raises before the lock is taken, or at the end, loses nothing recorded.
         """
+        if compiledModules():
+            raise SkipTest("compiled modules: their calls are not counted")
 
         def refuse(*_: object) -> None:
             raise Interrupted
