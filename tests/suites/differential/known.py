@@ -14,8 +14,6 @@ KNOWN: Final[dict[str, dict[str, str]]] = {
     else {
         "callbackRaises": "Python 3.10 tells of the error when the task is collected",
         "duplicateOfEnded": "its transports over TCP read although connection_made() has paused them",
-        "secured-connect/client": "its TLS hands all to the transport, of which the kernel holds more",
-        "secured-start_tls/client 2": "the same",
     },
     "reactor": {},
     "socket": {},
