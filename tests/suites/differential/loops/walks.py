@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 import socket
 import struct
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
