@@ -7,7 +7,6 @@ from __future__ import annotations
 import errno
 import os
 from threading import RLock
-from typing import cast
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -126,23 +125,3 @@ class LeftTests(SynchronousTestCase):
         self.followers.waiters.clear()
         self.followers.left()
         self.assertEqual((self.followers.deputy, self.followers.leaves), (None, 1))
-
-    def test_othersLead(self) -> None:
-        """
-        A deputy that finds others to go on takes no lock for that, and looks more and more seldom.
-        """
-        most = [GRACE_SECONDS * times for times in (1, 2, 4, 8, 8)]
-        slept: list[float | None] = []
-        taken: list[int] = []
-        followers, leader = self.followers, cast(Leader, self.followers._driving)
-
-        class Deputy(Waiter):
-            def sleep(self, seconds: float | None, kernel: object) -> bool:
-                slept.append(seconds)
-                followers.leaves += len(slept) < len(most)
-                return False
-
-        self.patch(leader, "own", lambda: taken.append(1))
-        with leader.lock:
-            self.assertIsNone(followers.wait(Deputy(lambda: False, GRACE_SECONDS), None, None))
-        self.assertEqual((slept, taken), (most, [1]))

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from threading import Lock, RLock, Thread
+from threading import RLock, Thread
 from types import FrameType
 from typing import Any, cast
 from unittest import mock
@@ -77,7 +77,7 @@ class HandlersTests(SynchronousTestCase):
         Protect the lock.
         """
         self.lock = RLock()
-        handlers.install(lambda number: nullcontext(True))
+        handlers.install(lambda number: nullcontext())
         self.addCleanup(handlers.protect, handlers._lock)
         handlers.protect(cast(DrivingLock, self.lock))
         # SIGCHLD may have come while an earlier test had its lock, and nobody looked when it was given back.
@@ -191,32 +191,6 @@ class HandlersTests(SynchronousTestCase):
             thread.join()
             self.assertEqual(self.said, [])
 
-    def test_queued(self) -> None:
-        """
-        They wait for another lock, too, where who gives it back looks at threads that wait for that alone:
-        each of these is woken in its turn, and no other thread has them called.
-        """
-        lock, queue, own = RLock(), LockQueue(), [Lock(), Lock()]
-        handlers.protectQueued(cast(DrivingLock, lock), queue)
-        self.addCleanup(handlers.protectQueued, None, queue)
-        for each in own:
-            each.acquire()
-        with lock:
-            for number in NUMBER, OTHER, NUMBER:
-                signal.raise_signal(number)
-            queue.append(own[0])
-            self.assertTrue(queue)
-            thread = Thread(target=queue.wake)
-            thread.start()
-            thread.join()
-            self.assertEqual((own[0].locked(), self.said), (False, []))
-            queue.wake()
-            self.assertEqual(self.said, [])
-            queue.append(own[1])
-        queue.wake()
-        self.assertEqual((own[1].locked(), self.said), (False, [NUMBER, OTHER]))
-        self.assertFalse(queue)
-
     def test_seen(self) -> None:
         """
         A program finds its own handlers, and those that are none stay.
@@ -268,19 +242,8 @@ class HandlersTests(SynchronousTestCase):
         plain: Any = sys.modules["_signal"]
         plain.signal(NUMBER, self.say)
         self.assertRaises(ZeroDivisionError, own.install, lambda number: 1 / 0)
-        own.install(lambda number: nullcontext(True))
+        own.install(lambda number: nullcontext())
         self.assertIs(plain.getsignal(NUMBER).owner, own)
-
-    def test_notTheKernels(self) -> None:
-        """
-        A handler that Python has, and the kernel has not, as that of SIGINT in a C program, is left alone.
-        """
-        own = Handlers()
-        self.patch(signal, "_signal", vars(signal)["_signal"])
-        plain: Any = sys.modules["_signal"]
-        plain.signal(NUMBER, self.say)
-        own.install(lambda number: nullcontext(False))
-        self.assertEqual(plain.getsignal(NUMBER), self.say)
 
     def test_refused(self) -> None:
         """
@@ -293,7 +256,7 @@ class HandlersTests(SynchronousTestCase):
         plain.valid_signals.return_value = {NUMBER}
         plain.signal.side_effect = ValueError("signal only works in main thread of the main interpreter")
         with mock.patch.dict(sys.modules, _signal=plain):
-            own.install(lambda number: nullcontext(True))
+            own.install(lambda number: nullcontext())
         plain.signal.assert_called_once()
         self.assertIs(vars(signal)["_signal"], before)
 

@@ -205,9 +205,7 @@ class InterruptTests(BlockingTestCase):
         heard: list[int] = []
 
         def interruptOnce(number: int, frame: FrameType | None) -> None:
-            # What is raised as a weak reference ends, as that to a thread, the interpreter says, and goes on.
-            isHeard = frame is None or not frame.f_code.co_filename.endswith("_weakrefset.py")
-            if isHeard and not heard:
+            if not heard:
                 heard.append(number)
                 raise Interrupted
 

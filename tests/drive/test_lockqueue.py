@@ -119,30 +119,21 @@ class LockQueueTests(SynchronousTestCase):
 
     def test_overtaken(self) -> None:
         """
-        For a thread that has found the lock taken each time those that leave it again stand aside: none of
-        them takes it once more before, and it never sleeps on the lock itself, where nobody knows of it.
+        For a thread that has found the lock taken each time those that leave it stand aside: none of them
+        takes it again before, and it never sleeps on the lock itself, where nobody knows of it.
         """
         others = 3
-        lock = Asked(TRIES + others)
+        lock = Asked(TRIES + others - 1)
         thread = self.overtaken(lock)
         leaving: list[threading.Thread] = []
-        left: list[int] = []
-
-        def leave() -> None:
-            self.queue.wake()
-            left.append(1)
-            waitUntil(lambda: len(left) >= others)
-            self.queue.wake()
-
         for number in range(others):
             self.assertTrue(all(each.is_alive() for each in (thread, *leaving)))
-            leaving.append(self.inThread(leave))
-            # One that leaves for the first time does not stand aside.
-            waitUntil(lambda number=number: len(left) > number and len(lock.asked) > TRIES + number)
+            leaving.append(self.inThread(self.queue.wake))
+            waitUntil(lambda number=number: len(lock.asked) > TRIES + number)
         for each in (thread, *leaving):
             each.join(HANG_SECONDS / 2)
             self.assertFalse(each.is_alive())
-        self.assertEqual(lock.asked, [False] * (TRIES + others + 1))
+        self.assertEqual(lock.asked, [False] * (TRIES + others))
         self.assertFalse(self.queue)
 
     def test_overtakenFirst(self) -> None:

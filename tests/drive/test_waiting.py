@@ -17,7 +17,7 @@ from twisted.python.reflect import namedAny
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.blocking.case import BlockingTestCase
-from tests.drive.waits import FAR, InterruptContract, TimerContract, WaitingContract
+from tests.drive.waits import FAR, TimerContract, WaitingContract
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.aio.loop import EventLoop
 from twisted_ib.aio.reactor import LoopReactor
@@ -89,13 +89,6 @@ begin()
         Drop an object of verbs.
         """
         self.hub.closes.closeLater(close)
-
-    def isLeft(self) -> bool:
-        """
-        @return: Whether the thread is inside no verb, and none sleeps.
-        """
-        hub: Any = self.hub
-        return not (hub.lock._is_owned() or hub._depth or hub._sleepers.everyone() or hub.lockQueue)
 
 
 class _User:
@@ -188,14 +181,6 @@ begin()
         Drop a socket.
         """
         self.loop.abandon(close)
-
-    def isLeft(self) -> bool:
-        """
-        @return: Whether the thread is inside no call, and none drives or follows.
-        """
-        loop: Any = self.loop
-        busy = loop.leader, loop.followers, loop.inside, loop.sleeping, loop.lockQueue
-        return not (loop.lock._is_owned() or any(busy))
 
 
 _REACTORS = """
@@ -386,6 +371,24 @@ class EventLoopTests(IBAsyncioReactorTests):
     made = "tests.drive.test_waiting.ofEventLoop"
 
 
+class VerbsTests(WaitingContract, SynchronousTestCase):
+    """
+    Threads that wait for events of verbs.
+
+    @cvar makes: What makes the engine.
+    """
+
+    makes = HubWaits
+
+    def setUp(self) -> None:
+        """
+        Make a hub.
+        """
+        ownRunDirectory(self)
+        self.waits = waits = self.makes()
+        self.addCleanup(waits.hub.close, waits.device)
+
+
 class LyingDown(HubWaits):
     """
     Threads of verbs that sleep by themselves, as those of C programs do.
@@ -405,33 +408,15 @@ class LyingDown(HubWaits):
         return bool(found)
 
 
-class LyingDownTests(WaitingContract, SynchronousTestCase):
+class LyingDownTests(VerbsTests):
     """
     Those that sleep by themselves.
-
-    @cvar makes: What makes the engine.
     """
 
-    makes: type[HubWaits] = LyingDown
-
-    def setUp(self) -> None:
-        """
-        Make a hub.
-        """
-        ownRunDirectory(self)
-        self.waits = waits = self.makes()
-        self.addCleanup(waits.hub.close, waits.device)
+    makes = LyingDown
 
 
-class VerbsTests(InterruptContract, LyingDownTests):
-    """
-    Threads that wait for events of verbs.
-    """
-
-    makes = HubWaits
-
-
-class SocketTests(InterruptContract, BlockingTestCase):
+class SocketTests(WaitingContract, BlockingTestCase):
     """
     Threads in the calls of blocking sockets.
     """

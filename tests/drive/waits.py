@@ -5,38 +5,27 @@ L{SynchronousTestCase<twisted.trial.unittest.SynchronousTestCase>}.
 
 from __future__ import annotations
 
-import dis
 import errno
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import cache
 from subprocess import PIPE, Popen
-from types import CodeType, FrameType
 from typing import Any, Protocol
 
-from twisted.trial.unittest import SkipTest
-
-from tests.support.calls import PACKAGE
 from tests.support.commands import PATH, interpreter, running, stop
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.drive import waiter
 from twisted_ib.drive.waiter import LockQueue
-from twisted_ib.hca.device.form import compiledModules
 
 #: A timer's seconds, soon; a program that is stopped for longer.
 SOON, STOPPED = 0.02, 0.2
-#: Seconds of a wait of which there are many.
-BRIEF = 0.002
 #: How often a thread takes the lock beside one that polls.
 USES = 100
 #: Seconds that are more than a lock or poll(2) takes.
 FAR = 1e11
-_DESCRIPTORS = "/proc/self/fd"
 #: A process that hangs shows where, and dies of it, before its test ends: by a signal, as a thread that
 #: watches would be another one that a fork does not have.
 _WATCHED = f"""
@@ -92,75 +81,6 @@ class ThreadWaits(Waits, Protocol):
         """
         Leave behind what has to be closed, as the collector of garbage does.
         """
-
-    def isLeft(self) -> bool:
-        """
-        @return: Whether no thread is counted as one that has its lock, drives, sleeps or waits.
-        """
-
-
-class Interrupted(BaseException):
-    """
-    What a signal's handler raises, as that of Ctrl+C does.
-    """
-
-
-@cache
-def _jumps(code: CodeType) -> frozenset[int]:
-    # The instructions that go back in a loop.
-    found = dis.get_instructions(code)
-    return frozenset(
-        each.offset
-        for each in found
-        if "JUMP" in each.opname and each.argval is not None and each.argval <= each.offset
-    )
-
-
-def interruptedAt(place: int, call: Callable[[], object]) -> bool | None:
-    """
-    Call something, and have a signal come where the interpreter calls handlers: when a function of this
-    package begins, when one in C that it has called is over, or in a loop.
-
-    @param place: Its number among those that are passed.
-    @return: Whether the handler's error came out; L{None} if so many were not passed.
-    """
-    passed = 0
-
-    def passes(frame: FrameType) -> None:
-        nonlocal passed
-        passed += 1
-        if passed == place:
-            sys.setprofile(None)
-            sys.settrace(None)
-            signal.raise_signal(signal.SIGUSR1)
-
-    def isOurs(frame: FrameType) -> bool:
-        # What is raised amid a finalizer the interpreter says, and goes on.
-        return frame.f_code.co_filename.startswith(PACKAGE) and frame.f_code.co_name != "__del__"
-
-    def profile(frame: FrameType, event: str, argument: object) -> None:
-        if event in ("call", "c_return") and isOurs(frame):
-            passes(frame)
-
-    def trace(frame: FrameType, event: str, argument: object) -> Any:
-        if not isOurs(frame):
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode" and frame.f_lasti in _jumps(frame.f_code):
-            passes(frame)
-        return trace
-
-    before = sys.gettrace(), sys.getprofile()
-    sys.settrace(trace)
-    sys.setprofile(profile)
-    try:
-        call()
-    except Interrupted:
-        return True
-    finally:
-        sys.settrace(before[0])
-        sys.setprofile(before[1])
-    return False if passed >= place else None
 
 
 class Waiting:
@@ -501,39 +421,4 @@ class WaitingContract(TimerContract):
         self.assertSaid(process, "3\n")
 
 
-class InterruptContract(WaitingContract):
-    """
-    What holds of them where handlers of signals are functions of Python's, which may raise.
-    """
-
-    def test_interrupted(self: Any) -> None:
-        """
-        A signal's handler raises at each place of a wait, and of taking the lock, in its turn: no lock is
-        left taken, and nobody is counted who is not there.
-        """
-        if compiledModules():
-            raise SkipTest("compiled modules: their calls are not counted")
-
-        def refuse(*_: object) -> None:
-            raise Interrupted
-
-        self.addCleanup(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, refuse))
-
-        def lock() -> None:
-            with self.waits.locked():
-                pass
-
-        for call in lock, lambda: self.waits.wait(lambda: False, BRIEF):
-            raised, opened = 0, os.listdir(_DESCRIPTORS)
-            for place in range(1, sys.maxsize):
-                found = interruptedAt(place, call)
-                if found is None:
-                    break
-                raised += found
-                self.assertTrue(self.waits.isLeft(), f"place {place}")
-                self.assertEqual(os.listdir(_DESCRIPTORS), opened, f"place {place}")
-                self.assertEqual(Waiting(self.waits, lambda: True, HANG_SECONDS)(), [True], f"place {place}")
-            self.assertGreater(raised, 3)
-
-
-__all__ = ["InterruptContract", "ThreadWaits", "TimerContract", "WaitingContract", "Waits"]
+__all__ = ["ThreadWaits", "TimerContract", "WaitingContract", "Waits"]

@@ -210,13 +210,13 @@ class CallBytecodeTests(CallTests):
     """
 
     recorded = {
-        "post_send": 754,
-        "post_recv": 347,
-        "poll_cq, other": 280,
-        "poll_cq": 554,
-        "poll_cq, none": 365,
+        "post_send": 755,
+        "post_recv": 348,
+        "poll_cq, other": 281,
+        "poll_cq": 555,
+        "poll_cq, none": 366,
     }
-    events = 935
+    events = 936
 
     def ran(self, act: Callable[[], object]) -> int:
         requireBytecodes()

@@ -145,9 +145,12 @@ class Followers:
     def _sleepOn(self, waiter: Waiter, deadline: float | None, kernel: select.poll | None) -> bool | None:
         driving = self._driving
         while True:
+            seconds = None if deadline is None else max(0.0, deadline - monotonic())
             isDeputy = self.deputy is waiter
+            if isDeputy and waiter.alarm < 0 and (seconds is None or seconds > waiter.grace):
+                seconds = waiter.grace
             try:
-                woken = handlers.aside(driving, isDeputy, self._rest, waiter, deadline, kernel)
+                woken = handlers.aside(driving, isDeputy, waiter.sleep, seconds, kernel)
             finally:
                 driving.own()
             # A sleep that nothing has ended has asked the kernel, too.
@@ -165,23 +168,9 @@ class Followers:
                 # A leader that stays needs no deputy, until it leaves: that is not to wake a thread.
                 waiter.alarm = -1 if kernel is None else self.setAlarm(0.0)
                 self.deputy = waiter if waiter.alarm >= 0 else None
-            waiter.leaves = self.leaves
-
-    def _rest(self, waiter: Waiter, deadline: float | None, kernel: select.poll | None) -> bool:
-        # Without the lock, which a deputy does not take only to see that others go on to lead.
-        while True:
-            seconds = None if deadline is None else max(0.0, deadline - monotonic())
-            isBrief = self.deputy is waiter and waiter.alarm < 0
-            if isBrief and (seconds is None or seconds > waiter.grace):
-                seconds = waiter.grace
-            else:
-                isBrief = False
-            if waiter.sleep(seconds, kernel):
-                return True
-            if not isBrief or self.leaves == waiter.leaves:
-                return False
-            # A thread that led meanwhile leads again when it waits again.
-            waiter.grace = min(waiter.grace * 2, GRACE_SECONDS_MOST)
+            elif waiter.grace < GRACE_SECONDS_MOST:
+                # A thread that led meanwhile leads again when it waits again.
+                waiter.grace *= 2
             waiter.leaves = self.leaves
 
     def setAlarm(self, seconds: float) -> int:

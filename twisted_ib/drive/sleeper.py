@@ -29,8 +29,6 @@ GONE: Final = (errno.EBADF, errno.EPERM)
 #: time sleeps again.
 MOST_SECONDS: Final = float(1 << 20)
 
-# Now: the names may stand for others later (L{twisted_ib.blocking.patch}).
-_close, _dup2 = os.close, os.dup2
 _lock: Final = Lock()
 #: To write L{fence} out where each call counts.
 acquire: Final[Callable[[bool], bool]] = _lock.acquire
@@ -114,18 +112,6 @@ def unwatch(poller: select.epoll, fd: int) -> None:
     """
     with suppress(ValueError, OSError):
         poller.unregister(fd)
-
-
-def endWaits(descriptor: int) -> None:
-    """
-    End what waits for a descriptor in this process alone, a forked child: it is another file there, which is
-    ready at once, and no epoll(7).
-    """
-    # None may be free.
-    with suppress(OSError):
-        ready = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        _dup2(ready, descriptor, False)
-        _close(ready)
 
 
 class Wakes(Protocol):

@@ -17,11 +17,13 @@ from threading import Lock, get_ident, main_thread
 from types import FrameType
 from typing import Final, NoReturn, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
-from twisted_ib.drive.sleeper import bounded, endWaits, milliseconds
+from twisted_ib.drive.sleeper import bounded, milliseconds
 from twisted_ib.errors import ForkedSocketError
 
 Handler: TypeAlias = Callable[[int, FrameType | None], object]
 Waiting: TypeAlias = dict[int, tuple[Handler, FrameType | None]]
+# Now: the names may stand for others later (L{twisted_ib.blocking.patch}).
+_close, _dup2 = os.close, os.dup2
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
 
@@ -39,6 +41,18 @@ def isMain() -> bool:
     @return: Whether the calling thread is the one in which handlers of signals run.
     """
     return get_ident() == main_thread().ident
+
+
+def endWaits(descriptor: int) -> None:
+    """
+    End what waits for a descriptor in this process alone, a forked child: it is another file there, which is
+    ready at once, and no epoll(7).
+    """
+    # None may be free.
+    with suppress(OSError):
+        ready = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        _dup2(ready, descriptor, False)
+        _close(ready)
 
 
 class Follower:
@@ -201,8 +215,7 @@ class LockQueue(deque[Lock]):
 
     A thread that has just left may take the lock again before the one that it woke has the interpreter, and
     one that polls does so each time.  So for the first that has tried L{TRIES} times in vain each thread that
-    leaves for the second time since stands aside until it has the lock: no other thread is before it more
-    often than that.  One that leaves for the first time may not come back, and is not to be late.
+    leaves stands aside until it has the lock: from then on every other thread is before it once at most.
 
     @ivar main: The thread in which handlers of signals run, and wait: it sleeps on the lock.
     """
@@ -210,11 +223,10 @@ class LockQueue(deque[Lock]):
     def __init__(self) -> None:
         super().__init__()
         self.main = main_thread().ident
-        # Of each that was overtaken, by its own lock: what is free once it has the lock that it waits for,
-        # and the threads that have left since.
-        self._passed: dict[Lock, tuple[Lock, set[int]]] = {}
+        # Of each that was overtaken, by its own lock: what is free once it has the lock that it waits for.
+        self._passed: dict[Lock, Lock] = {}
 
-    def acquire(self, lock: TakenLock, isFirst: object = False) -> None:
+    def acquire(self, lock: TakenLock, isFirst: bool = False) -> None:
         """
         Take a lock that was not free.
 
@@ -233,14 +245,14 @@ class LockQueue(deque[Lock]):
                 if tries == TRIES:
                     passed = Lock()
                     passed.acquire()
-                    self._passed[own] = passed, set()
+                    self._passed[own] = passed
                 if own.acquire(True, UNTOLD_SECONDS) and (tries < TRIES or own not in self):
                     self.appendleft(own)
         finally:
             with suppress(ValueError):
                 self.remove(own)
             if tries >= TRIES:
-                self._passed.pop(own)[0].release()
+                self._passed.pop(own).release()
 
     def held(self, lock: DrivingLock) -> AbstractContextManager[object]:
         """
@@ -255,44 +267,36 @@ class LockQueue(deque[Lock]):
             self.acquire(lock)
         return _Taken(lock)
 
+    def giveUp(self, lock: TakenLock) -> None:
+        """
+        A signal's handler has raised while this thread took a lock: release it, should it be taken.
+        """
+        with suppress(RuntimeError):
+            lock.release()
+            self.wake()
+
     def wake(self) -> None:
         """
-        The lock is free: wake the first, let it pass if it has been overtaken, and call handlers that wait.
+        The lock is free: wake the first, and let it pass if it has been overtaken.
         """
         try:
-            self._wakeFirst()
-        finally:
-            if handlers.waiting:
-                handlers.call()
-
-    def _wakeFirst(self) -> None:
-        try:
-            if self[0] is _LOOK:
-                # It stays until they are called.
-                self.rotate(-1)
             own = self[0]
-            if own is not _LOOK and own not in self._passed:
+            if own not in self._passed:
                 own = self.popleft()
         except IndexError:
             # Another thread has woken it.
             return
-        passed, left = self._passed.get(own, (None, set()))
+        passed = self._passed.get(own)
         with suppress(RuntimeError):
             # Another thread may have woken one that stays the first.
             own.release()
-        if passed is not None:
-            if (me := get_ident()) not in left:
-                left.add(me)
-            elif passed.acquire(True, ASIDE_SECONDS):
-                passed.release()
-
-
-#: Stands in the queue where handlers of signals wait for the lock, too.
-_LOOK: Final = Lock()
+        if passed is not None and passed.acquire(True, ASIDE_SECONDS):
+            passed.release()
 
 
 class _Taken(AbstractContextManager[None]):
     # A lock that its thread has.
+
     __slots__ = ("_lock",)
 
     def __init__(self, lock: TakenLock) -> None:
@@ -368,7 +372,6 @@ class Handlers:
 
     The interpreter calls one between any two instructions of the main thread, and it may raise, as that of
     SIGINT does.  The state that the lock protects is half changed then: octets would be lost, or sent twice.
-    And before a function that gives the lock back does so it would never be free again.
     They are called once the lock is free, as after a system call: before it is taken, while its thread
     sleeps, and when it is given back.
 
@@ -378,7 +381,6 @@ class Handlers:
     def __init__(self) -> None:
         self.waiting: Waiting = {}
         self._lock: DrivingLock | None = None
-        self._queued: tuple[DrivingLock, LockQueue] | None = None
         self._depth = 0
         self._isInstalled = False
 
@@ -392,30 +394,21 @@ class Handlers:
         self._lock = lock
         return self.waiting
 
-    def protectQueued(self, lock: DrivingLock | None, queue: LockQueue) -> None:
-        """
-        Have them wait for another lock, too.
-
-        @param lock: As of L{protect}; C{queue}: threads that wait for it, at which it is looked afterwards.
-        """
-        self._queued = None if lock is None else (lock, queue)
-
     def forked(self) -> None:
         """
         The process is a forked child: those that wait are called in its parent, and what else they wait for
         may be a thread that is not here.
         """
-        self._lock, self._queued, self._depth = None, None, 0
+        self._lock, self._depth = None, 0
         self.waiting.clear()
 
-    def install(self, sameAction: Callable[[int], AbstractContextManager[bool]]) -> None:
+    def install(self, sameAction: Callable[[int], AbstractContextManager[object]]) -> None:
         """
         Have the program's handlers wait, those of today and those to come, if this is the main thread: others
         may set none.
 
-        @param sameAction: Within what it returns, which says whether there is one, the kernel keeps its
-            handler of a signal: that may be one in C that calls the program's (faulthandler), or restart
-            system calls.
+        @param sameAction: Within what it returns the kernel keeps its handler of a signal: that may be one in
+            C that calls the program's (faulthandler), or restart system calls.
         """
         if self._isInstalled or not isMain():
             return
@@ -424,9 +417,8 @@ class Handlers:
             for number in plain.valid_signals():
                 handler = plain.getsignal(number)
                 if not (handler is None or isinstance(handler, (int, _Kept))):
-                    with sameAction(number) as isKernels:
-                        if isKernels:
-                            plain.signal(number, _Kept(self, cast("Handler", handler)))
+                    with sameAction(number):
+                        plain.signal(number, _Kept(self, cast("Handler", handler)))
         except ValueError:
             # The first thread that has imported threading, in a C program; or another interpreter's.
             return
@@ -438,8 +430,7 @@ class Handlers:
         """
         @return: Whether they wait now; asked in the main thread.
         """
-        held = self._depth > 0 or (self._lock is not None and self._lock._is_owned())
-        return held or (self._queued is not None and self._queued[0]._is_owned())
+        return self._depth > 0 or (self._lock is not None and self._lock._is_owned())
 
     @contextmanager
     def keep(self) -> Iterator[None]:
@@ -458,23 +449,11 @@ class Handlers:
             self._depth = depth
             self.call()
 
-    def wait(self, number: int, handler: Handler, frame: FrameType | None) -> None:
-        """
-        Have one wait, or take its turn among those that do.
-        """
-        self.waiting[number] = handler, frame
-        if self._queued is not None and _LOOK not in self._queued[1]:
-            self._queued[1].append(_LOOK)
-        self.call()
-
     def call(self) -> None:
         """
         Call those that have waited, unless they still do.
         """
         if self.waiting and not self.areKept() and isMain():
-            if self._queued is not None:
-                with suppress(ValueError):
-                    self._queued[1].remove(_LOOK)
             # The handler of another signal, between any two of these steps, may have called them all.
             number = min(self.waiting, default=0)
             handler, frame = self.waiting.pop(number, (_nothing, None))
@@ -546,7 +525,9 @@ class _Kept:
         return self._keep if owner.waiting or owner.areKept() else self.handler
 
     def _keep(self, number: int, frame: FrameType | None) -> None:
-        self.owner.wait(number, self.handler, frame)
+        # Or have its turn among those that wait.
+        self.owner.waiting[number] = self.handler, frame
+        self.owner.call()
 
 
 class _Signals(Protocol):

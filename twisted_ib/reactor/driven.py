@@ -17,9 +17,9 @@ from twisted.python.failure import Failure
 
 from twisted_ib.drive.followers import Followers
 from twisted_ib.drive.process import monotonic, time
-from twisted_ib.drive.sleeper import GONE, endWaits, milliseconds
+from twisted_ib.drive.sleeper import GONE, milliseconds
 from twisted_ib.drive.turn import Idle
-from twisted_ib.drive.waiter import DrivingLock, LockQueue, handlers
+from twisted_ib.drive.waiter import DrivingLock, LockQueue, endWaits, handlers
 from twisted_ib.hca.host.libc import Alarm
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.reactor.loop import EPOLL_EVERY, progress

@@ -4,7 +4,6 @@ The hub of verbs: devices are driven and waited for without a reactor, from any 
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import signal
@@ -12,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from threading import Lock, get_ident
@@ -21,7 +19,6 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.drive.waits import Interrupted, interruptedAt
 from tests.hca.hcas import LISTENER, SDP, Taker, User
 from tests.support.calls import requireReplaceable
 from tests.support.descriptors import descriptors, descriptorsBefore
@@ -362,57 +359,38 @@ class HubTests(SynchronousTestCase):
         with self.near:
             self.near.wake()
 
-    def test_interrupted(self) -> None:
+    def test_interruptedEntry(self) -> None:
         """
-        A signal's handler that raises at any place of a verb leaves the lock as it was, free or not.
+        A signal's handler that raises while a verb takes the lock, or when it has just taken it, leaves it as
+        it was, free or not.
         """
+        near, lock = self.near, cast(Any, self.near.lock)
+        queue = CompletionQueue(1)
 
-        def refuse(*_: object) -> None:
-            raise Interrupted
+        def taken(blocking: bool) -> None:
+            self.assertTrue(lock.acquire(blocking))
+            raise ZeroDivisionError
 
-        self.addCleanup(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, refuse))
-        near, nothing = self.near, mock.Mock(return_value=None)
-        lock, device, queue = cast(Any, near.lock), self.open(near), CompletionQueue(1)
-
-        def enterIfFree() -> None:
-            if near.enterIfFree():
-                near.leave()
-
-        calls: tuple[Callable[[], object], ...] = (
-            enterIfFree,
+        device, nothing = self.open(near), mock.Mock()
+        calls = (
+            near.enter,
+            near.enterIfFree,
             partial(near.post, nothing, nothing, nothing, nothing),
             partial(near.poll, device, queue, 1),
         )
         for call in calls:
-            for place in range(1, sys.maxsize):
-                found = interruptedAt(place, call)
-                self.assertEqual((lock._is_owned(), near._depth), (False, 0), f"place {place}")
-                with contextlib.suppress(Interrupted), near:
-                    # They wait for the end of that.
-                    self.assertIsNot(interruptedAt(place, call), True)
-                    self.assertEqual((lock._is_owned(), near._depth), (True, 1), f"place {place}")
-                self.assertEqual((lock._is_owned(), near._depth), (False, 0), f"place {place}")
-                if found is None:
-                    break
-
-    def test_handlerBeforeSleep(self) -> None:
-        """
-        A handler that has waited for the lock is called before the thread lies down, and not while others
-        count on it to drive.
-        """
-        self.open(self.near)
-        sleeping: list[int] = []
-        before = signal.signal(signal.SIGUSR1, lambda *_: sleeping.append(self.asleepIn(self.near)))
-        self.addCleanup(signal.signal, signal.SIGUSR1, before)
-
-        def take() -> None:
-            if not asked:
-                asked.append(1)
-                signal.raise_signal(signal.SIGUSR1)
-
-        asked: list[int] = []
-        self.near.wait(take, 0.01)
-        self.assertEqual(sleeping, [0])
+            for acquire in (taken, mock.Mock(side_effect=ZeroDivisionError)):
+                near.lock = mock.Mock(acquire=acquire, release=lock.release)
+                self.assertRaises(ZeroDivisionError, call)
+                near.lock = lock
+                self.assertEqual((lock._is_owned(), near._depth), (False, 0))
+            with near:
+                near.lock = mock.Mock(acquire=taken, release=lock.release)
+                self.assertRaises(ZeroDivisionError, call)
+                near.lock = lock
+                self.assertEqual((lock._is_owned(), near._depth), (True, 1))
+            self.assertFalse(lock._is_owned())
+        nothing.assert_not_called()
 
     def test_interruptedLeave(self) -> None:
         """

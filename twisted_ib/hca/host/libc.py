@@ -315,24 +315,19 @@ def endWithParent(parent: int, number: int) -> None:
 
 
 @contextmanager
-def sameAction(number: int) -> Iterator[bool]:
+def sameAction(number: int) -> Iterator[None]:
     """
     At the end of this context the kernel has the handler of a signal, and the flags of that, which it had at
-    its beginning (sigaction(2)).  It is told whether there is one: Python may have what the kernel has not,
-    as of SIGINT in a C program.
+    its beginning (sigaction(2)).
     """
     if ctypes is None:
-        yield True
+        yield
         return
     action = ctypes.create_string_buffer(_SIGACTION_BYTES)
     sigaction = ctypes.CDLL(None).sigaction
     sigaction(number, None, action)
-    # The handler is the first member; SIG_DFL is 0 and SIG_IGN 1.
-    if not any(action.raw[1:8]) and action.raw[0] <= 1:
-        yield False
-        return
     try:
-        yield True
+        yield
     finally:
         sigaction(number, action, None)
 

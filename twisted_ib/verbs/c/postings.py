@@ -323,11 +323,12 @@ def settle() -> None:
     """
     if not posting.fill:
         return
-    if not _hub.lock.acquire(False):
-        _hub.lockQueue.acquire(_hub.lock)
-    depth = _hub._depth
-    _hub._depth = depth + 1
+    depth = -1
     try:
+        if not _hub.lock.acquire(False):
+            _hub.lockQueue.acquire(_hub.lock)
+        depth = _hub._depth
+        _hub._depth = depth + 1
         if _hub._dead:
             _hub.closes.closePending()
         unexpected: BaseException | None = None

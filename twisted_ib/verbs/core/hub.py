@@ -21,11 +21,10 @@ from typing import Any, TypeVar, cast
 from twisted_ib.drive.process import callAll, life, monotonic, perf_counter
 from twisted_ib.drive.sleeper import MOST_SECONDS, Sleep, Sleeper
 from twisted_ib.drive.turn import Turn
-from twisted_ib.drive.waiter import DrivingLock, LockQueue, handlers, isMain, tell
+from twisted_ib.drive.waiter import LockQueue, isMain, tell
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.host.libc import sameAction
 from twisted_ib.hca.queues.completion import Mirror
 from twisted_ib.verbs.core.asleep import LEADERS, OWN_SECONDS, Asleep, Sleepers
 from twisted_ib.verbs.core.closes import DeferredCloses
@@ -132,9 +131,6 @@ class Hub(HubProgress):
         @raise RunDirectoryError: the run directory, where processes find each other, is unusable.
         @raise DeviceError: another process has the address.
         """
-        if not isinstance(self.lock, EndingLock):
-            handlers.install(sameAction)
-            handlers.protectQueued(cast("DrivingLock", self.lock), self.lockQueue)
         with self:
             # As on hardware, where each ibv_open_device of a card reaches the same GIDs and queue pairs.
             for device in self.devices:
@@ -180,12 +176,7 @@ class Hub(HubProgress):
         end = None if timeout is None else monotonic() + timeout
         # A completion that others take for a thread is lost if a signal's handler then ends its wait by an
         # error; that may keep it from getting up, too.
-        one: Asleep[Event]
-        if isMain():
-            handlers.install(sameAction)
-            one = Asleep(None, OWN_SECONDS)
-        else:
-            one = Asleep(take)
+        one = Asleep(None, OWN_SECONDS) if isMain() else Asleep(take)
         try:
             while isinstance(found := self.lieDown(take, end, None, one), Sleep):
                 found.sleep(end)
@@ -221,7 +212,7 @@ class Hub(HubProgress):
         """
         sleepers, isDue = self._sleepers, False
         while True:
-            self.enter(one and one.sleeper in self._leaders)
+            self.enter(one is not None and one.sleeper in self._leaders)
             try:
                 isLeaving = True
                 try:
@@ -240,12 +231,8 @@ class Hub(HubProgress):
                         # The find may be another's, or make room for the event that another waits for.
                         self._tell(bool(event))
                     if isOver:
-                        if one is not None and one.sleeper is not None:
-                            # With the lock: no signal's handler raises before.
-                            one.sleeper.close()
-                            one.sleeper = None
-                        elif not event and self._empty > PATIENCE:
-                            # A thread that sleeps gives way anyway, and without the lock.
+                        # A thread that sleeps gives way anyway, and without the lock.
+                        if not event and self._empty > PATIENCE and (one is None or one.sleeper is None):
                             giveWay()
                         return event
                     # A condition may drive, as one that polls a completion queue does: nothing wakes this
@@ -254,11 +241,7 @@ class Hub(HubProgress):
                     if self._changes == changes and not (
                         len(self._leaders) < LEADERS and self._polling.spin(self._pending)
                     ):
-                        sleep = None
-                        # A handler that waits is called before: it may take long, and meanwhile nobody would
-                        # drive for others where this thread is to lead.
-                        if not handlers.waiting or isDue or not isMain():
-                            sleep = self._sleepOn(ready, Asleep(None, OWN_SECONDS) if one is None else one)
+                        sleep = self._sleepOn(ready, Asleep(None, OWN_SECONDS) if one is None else one)
                         if sleep is not None:
                             isLeaving = False
                             return sleep
@@ -379,7 +362,6 @@ class Hub(HubProgress):
         """
         Forget all devices, in a forked child: they are the parent's.
         """
-        handlers.forked()
         self._reset()
 
     def end(self) -> None:
@@ -402,7 +384,6 @@ class Hub(HubProgress):
                 with suppress(HCAError, OSError):
                     device.close()
             self.wake()
-        handlers.protectQueued(None, self.lockQueue)
         self.lock = EndingLock(self.lock)
 
     def _hasSent(self) -> bool:

@@ -85,13 +85,16 @@ class HubProgress:
     # -- the lock
 
     # post(), poll() and settle() of C programs' postings have these lines themselves, without a call.
-    def enter(self, isFirst: object = False) -> None:
+    def enter(self, isFirst: bool = False) -> None:
         """
         Take the lock, by C{isFirst} before all who wait; L{leave} must follow.  As in a C{with} statement.
         """
-        # As long as it is taken no signal's handler raises.
-        if not self.lock.acquire(False):
-            self.lockQueue.acquire(self.lock, isFirst)
+        try:
+            if not self.lock.acquire(False):
+                self.lockQueue.acquire(self.lock, isFirst)
+        except BaseException:
+            self.leaveTo(-1)
+            raise
         self._depth += 1
 
     def enterIfFree(self) -> bool:
@@ -100,8 +103,12 @@ class HubProgress:
 
         @return: whether it was free.
         """
-        if not self.lock.acquire(blocking=False):
-            return False
+        try:
+            if not self.lock.acquire(blocking=False):
+                return False
+        except BaseException:
+            self.leaveTo(-1)
+            raise
         # The RLock let this thread in again: it is inside a verb, interrupted by the garbage collector.
         if self._depth:
             self.lock.release()
@@ -117,8 +124,12 @@ class HubProgress:
 
     def __enter__(self) -> None:
         # enter(), without a call.
-        if not self.lock.acquire(False):
-            self.lockQueue.acquire(self.lock)
+        try:
+            if not self.lock.acquire(False):
+                self.lockQueue.acquire(self.lock)
+        except BaseException:
+            self.leaveTo(-1)
+            raise
         self._depth += 1
 
     def __exit__(self, *exception: object) -> None:
@@ -126,11 +137,15 @@ class HubProgress:
 
     def leaveTo(self, depth: int) -> None:
         """
-        L{leave}, for a caller that knows how many verbs of the thread go on.
+        L{leave}, for a caller that knows how many verbs of the thread go on; -1 if a signal's handler has
+        raised while it took the lock, perhaps in vain.
         """
         if depth:
-            self._depth = depth
-            self.lock.release()
+            if depth < 0:
+                self.lockQueue.giveUp(self.lock)
+            else:
+                self._depth = depth
+                self.lock.release()
             return
         try:
             # Doorbells once per verb, not once per request: a chain of posts wakes the peer a single time.
@@ -150,12 +165,9 @@ class HubProgress:
                 self.unshown.pop().show()
         finally:
             self._depth = 0
-            try:
-                self.lock.release()
-            finally:
-                # A signal's handler raises from now on.
-                if self.lockQueue:
-                    self.lockQueue.wake()
+            self.lock.release()
+            if self.lockQueue:
+                self.lockQueue.wake()
 
     def _rearm(self) -> None:
         # Other threads sleep.  A post of this thread's may have disarmed the doorbells, or brought a timer
@@ -188,11 +200,12 @@ class HubProgress:
             words; those before it stay posted.
         @raise ResourceLimitError: the chain is longer than any queue.
         """
-        if not self.lock.acquire(False):
-            self.lockQueue.acquire(self.lock)
-        depth = self._depth
-        self._depth = depth + 1
+        depth = -1
         try:
+            if not self.lock.acquire(False):
+                self.lockQueue.acquire(self.lock)
+            depth = self._depth
+            self._depth = depth + 1
             if self._dead:
                 self.closes.closePending()
             # A queue in the error state takes any number, as each is flushed at once: a chain that is a
@@ -205,7 +218,8 @@ class HubProgress:
             raise ResourceLimitError("the chain of requests is longer than any queue")
         # man ibv_post_send(3): bad_wr is the first that failed, and those before it are posted.
         except BaseException as error:
-            refuse(bad, chain, error)
+            if depth >= 0:
+                refuse(bad, chain, error)
             raise
         finally:
             self.leaveTo(depth)
@@ -218,11 +232,12 @@ class HubProgress:
         @param count: how many at most.
         @return: the completions, the oldest first; none if the program takes them from the queue's mirror.
         """
-        if not self.lock.acquire(False):
-            self.lockQueue.acquire(self.lock)
-        depth = self._depth
-        self._depth = depth + 1
+        depth = -1
         try:
+            if not self.lock.acquire(False):
+                self.lockQueue.acquire(self.lock)
+            depth = self._depth
+            self._depth = depth + 1
             if self._dead:
                 self.closes.closePending()
             if device.closed:
