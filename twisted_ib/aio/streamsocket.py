@@ -26,27 +26,43 @@ from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer
 if TYPE_CHECKING:
     from twisted_ib.aio.transport import StreamTransport
     from twisted_ib.internet.serverclient import ConnectedTransport
+    from twisted_ib.sdp.extensions import Extensions
+    from twisted_ib.sdp.protocol.machine import Action, Machine
+    from twisted_ib.sdp.zerocopyreceive import FilledBuffer
 
     class _Transport(ConnectedTransport):
         # Those of streams and of messages.
         write: Any
-        _writeSlowly: Any
-        drained: Any
-        flush: Any
-        act: Any
-        endNow: Any
-        extensions: Any
+        extensions: Extensions | None
         heldBytes: int
-        hold: Any
-        loseWriteConnection: Any
-        machine: Any
-        sendNow: Any
-        _closeQueuePair: Any
-        _ended: Any
-        _proceedWithout: Any
-        _resetByPeer: Any
-        _sendEnd: Any
+        machine: Machine
         _writeDisconnecting: bool
+
+        def _writeSlowly(self, data: Any) -> None: ...
+
+        def drained(self) -> None: ...
+
+        def flush(self) -> None: ...
+
+        def act(self, action: Action) -> None: ...
+
+        def endNow(self) -> None: ...
+
+        def hold(self, data: bytes | FilledBuffer) -> None: ...
+
+        def loseWriteConnection(self) -> None: ...
+
+        def sendNow(self) -> None: ...
+
+        def _closeQueuePair(self) -> None: ...
+
+        def _ended(self) -> None: ...
+
+        def _proceedWithout(self) -> None: ...
+
+        def _resetByPeer(self, reason: Exception, writes: bool) -> None: ...
+
+        def _sendEnd(self) -> bool: ...
 
 else:
     #: Beside a transport among the bases of a class.
@@ -138,7 +154,7 @@ class AsyncioStream(_Transport):
         self.peerEnded = True
         super()._ended()
 
-    def hold(self, data: Any) -> None:
+    def hold(self, data: bytes | FilledBuffer) -> None:
         """
         Hold what nobody reads yet, or refuse it.
         """
